@@ -1,0 +1,40 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Each makes .venv first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-all lint bench constraints clean
+.DEFAULT_GOAL := test
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/tacit demo --out demo-output
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+# Upgrade every locked version at once: a fresh environment, then its exact contents.
+constraints:
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[report,dev]'
+	$(VENV)-lock/bin/python -m pip freeze --exclude tacit --exclude pip > constraints.txt
+	rm -rf $(VENV)-lock
+
+clean:
+	rm -rf $(VENV) demo-output dist build .pytest_cache .ruff_cache

@@ -1,0 +1,59 @@
+"""Tacit learns Bayesian posteriors from data that may not be shared.
+
+The public index. Names are imported when they are first used, so `import tacit` and `tacit --help` stay quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Access": "tacit.privacy.mechanism",
+    "Calibration": "tacit.privacy.accounting",
+    "DiagonalGaussian": "tacit.families",
+    "Exact": "tacit.privacy.mechanism",
+    "FullGaussian": "tacit.families",
+    "LinearRegression": "tacit.models",
+    "Released": "tacit.privacy.released",
+    "Statement": "tacit.privacy.statement",
+    "SubsampledGaussian": "tacit.privacy.mechanism",
+    "Target": "tacit.solvers",
+    "calibrate": "tacit.privacy.accounting",
+    "conjugate": "tacit.solvers",
+    "delta": "tacit.privacy.accounting",
+    "epsilon": "tacit.privacy.accounting",
+    "insecure_key": "tacit.privacy.randomness",
+    "price": "tacit.privacy.released",
+    "repeat": "tacit.privacy.released",
+    "secure_key": "tacit.privacy.randomness",
+}
+_MODULES = ("families", "models", "privacy", "solvers")
+
+__all__ = ["__version__", *sorted(_HOMES), "events", *_MODULES]
+
+if TYPE_CHECKING:
+    from tacit import families, models, privacy, solvers
+    from tacit.families import DiagonalGaussian, FullGaussian
+    from tacit.models import LinearRegression
+    from tacit.privacy import events
+    from tacit.privacy.accounting import Calibration, calibrate, delta, epsilon
+    from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+    from tacit.privacy.randomness import insecure_key, secure_key
+    from tacit.privacy.released import Released, price, repeat
+    from tacit.privacy.statement import Statement
+    from tacit.solvers import Target, conjugate
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "events":
+        return importlib.import_module("tacit.privacy.events")
+    if name in _MODULES:
+        return importlib.import_module(f"tacit.{name}")
+    raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,36 @@
+"""Exponential families: an instance is its natural parameters; a dict of families is their product."""
+
+from tacit.families.base import (
+    Family,
+    entropy,
+    is_proper,
+    kl,
+    kl_up_to_constant,
+    log_density,
+    log_partition,
+    mean_parameters,
+    power,
+    product,
+    project,
+    quotient,
+    sample,
+)
+from tacit.families.gaussian import DiagonalGaussian, FullGaussian
+
+__all__ = [
+    "DiagonalGaussian",
+    "Family",
+    "FullGaussian",
+    "entropy",
+    "is_proper",
+    "kl",
+    "kl_up_to_constant",
+    "log_density",
+    "log_partition",
+    "mean_parameters",
+    "power",
+    "product",
+    "project",
+    "quotient",
+    "sample",
+]

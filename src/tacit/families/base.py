@@ -1,0 +1,139 @@
+"""What every exponential family shares, written once from its log-partition A(η).
+
+    log q(x) = ⟨η, T(x)⟩ - A(η)
+
+A family is a pytree whose leaves are η, possibly improper: a cavity or a factor need not be a distribution. `+`, `-` and
+scalar `*` are product, quotient and power of densities. Every function here also takes a dict of families (nested if
+you like): the product of its entries, with a dict of values in place of a value.
+"""
+
+import abc
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any, Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Tree = Any
+F = TypeVar("F", bound=Any)
+
+
+class Family(abc.ABC):
+    """Natural parameters η of one exponential family. Subclasses are frozen dataclasses registered as pytrees."""
+
+    @abc.abstractmethod
+    def log_partition(self) -> Array:
+        """A(η). Only proper parameters have one; others give NaN."""
+
+    @abc.abstractmethod
+    def statistics(self, x: Array) -> Self:
+        """T(x), in the shape of η."""
+
+    @abc.abstractmethod
+    def is_proper(self) -> Array:
+        """Whether η is finite and the density can be normalised."""
+
+    @abc.abstractmethod
+    def sample(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
+        """Draws from a proper member."""
+
+    @abc.abstractmethod
+    def project(self, floor: Self) -> Self:
+        """The nearest member that is at least as concentrated as `floor`, which is proper."""
+
+    def __add__(self, other: Self) -> Self:
+        return product(self, other)
+
+    def __sub__(self, other: Self) -> Self:
+        return quotient(self, other)
+
+    def __mul__(self, scale: float | Array) -> Self:
+        return power(self, scale)
+
+    __rmul__ = __mul__
+
+
+def _fold(q: F, function: Any, *others: Any) -> list[Any]:
+    """`function` of each family in q (and of what stands there in the others)."""
+    if isinstance(q, Mapping):
+        if any(set(q) != set(other) for other in others):
+            raise ValueError(f"a product over {sorted(q)} met one over {sorted(others[0])}; the names must be the same")
+        return [x for name in q for x in _fold(q[name], function, *(other[name] for other in others))]
+    return [function(q, *others)]
+
+
+def _map(q: F, function: Any, *others: Any) -> Any:
+    if isinstance(q, Mapping):
+        return {name: _map(q[name], function, *(other[name] for other in others)) for name in q}
+    return function(q, *others)
+
+
+def product(*densities: F) -> F:
+    """Π q_i: natural parameters add up."""
+    return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), densities)
+
+
+def quotient(a: F, b: F) -> F:
+    """a / b: natural parameters subtract. What is left may be improper."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def power(q: F, scale: float | Array) -> F:
+    """q^scale: natural parameters times a number."""
+    return jax.tree.map(lambda leaf: leaf * jnp.asarray(scale, leaf.dtype), q)
+
+
+def inner(a: Tree, b: Tree) -> Array:
+    """⟨a, b⟩ over all leaves."""
+    return sum(jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def log_partition(q: F) -> Array:
+    """A(η), summed over a product."""
+    return sum(_fold(q, lambda part: part.log_partition()))
+
+
+def mean_parameters(q: F) -> F:
+    """E_q[T(x)] = ∇A(η), in the shape of η."""
+    return jax.grad(log_partition)(q)
+
+
+def log_density(q: F, x: Tree) -> Array:
+    """log q(x) of a proper q."""
+    return sum(_fold(q, lambda part, at: inner(part, part.statistics(at)) - part.log_partition(), x))
+
+
+def kl(q: F, p: F) -> Array:
+    """KL(q ‖ p) = ⟨η_q - η_p, ∇A(η_q)⟩ - A(η_q) + A(η_p), both proper."""
+    return kl_up_to_constant(q, p) + log_partition(p)
+
+
+def kl_up_to_constant(q: F, p: F) -> Array:
+    """KL(q ‖ p) - A(η_p): the part that depends on q. It is there even if p (a cavity) is improper."""
+    return inner(quotient(q, p), mean_parameters(q)) - log_partition(q)
+
+
+def entropy(q: F) -> Array:
+    """-E_q[log q] = A(η) - ⟨η, ∇A(η)⟩."""
+    return log_partition(q) - inner(q, mean_parameters(q))
+
+
+def is_proper(q: F) -> Array:
+    """Whether every part can be normalised."""
+    return reduce(jnp.logical_and, _fold(q, lambda part: part.is_proper()))
+
+
+def sample(key: Array, q: F, shape: tuple[int, ...] = ()) -> Tree:
+    """Draws from q; a dict of draws if q is a product."""
+    keys = iter(jax.random.split(key, max(1, len(_fold(q, lambda part: part)))))
+    return _map(q, lambda part: part.sample(next(keys), shape))
+
+
+def project(q: F, floor: F) -> F:
+    """The nearest proper member to a result that noise made improper, at least as concentrated as `floor`.
+
+    Post-processing of a release, so it costs nothing. A usual floor is the prior: data never makes one less certain.
+    """
+    return _map(q, lambda part, least: part.project(least), floor)

@@ -1,0 +1,50 @@
+"""Bayesian linear regression with known noise: the model whose posterior is known, so the judge of every solver."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tacit.families import DiagonalGaussian, FullGaussian
+
+Record = tuple[Array, Array]  # features x (dimension,), target y ()
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["prior"], meta_fields=["noise_scale"])
+@dataclass(frozen=True)
+class LinearRegression:
+    """y | x, θ ~ N(x·θ, noise_scale²), θ ~ prior (a diagonal or full Gaussian)."""
+
+    prior: DiagonalGaussian | FullGaussian
+    noise_scale: float = 1.0
+
+    def log_likelihood(self, theta: Array, record: Record) -> Array:
+        x, y = record
+        return jax.scipy.stats.norm.logpdf(y, x @ theta, self.noise_scale)
+
+    def factor(self, record: Record) -> FullGaussian:
+        """One record's likelihood as a factor in θ: (xy, xxᵀ) / noise_scale². Conjugate, so exact."""
+        x, y = record
+        weight = self.noise_scale**-2
+        return FullGaussian(weight * y * x, weight * jnp.outer(x, x))
+
+    def exact_posterior(self, records: Record) -> FullGaussian:
+        """The posterior itself, from all records (not private)."""
+        factors = jax.vmap(self.factor)(records)
+        return self.prior.full() + jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), factors)
+
+    def mean_field_optimum(self, records: Record) -> DiagonalGaussian:
+        """The diagonal q that minimises KL(q ‖ posterior): the posterior's mean, precisions diag(Λ).
+
+        Not the diagonal of XᵀX beside the whole of Xᵀy, which has another mean (docs/errata.md, 1).
+        """
+        return self.exact_posterior(records).diagonal()
+
+    def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of y at each row of `features`."""
+        full = posterior.full()
+        spread = jnp.einsum("ni,ij,nj->n", features, full.covariance, features)
+        return features @ full.mean, jnp.sqrt(spread + self.noise_scale**2)

@@ -1,0 +1,175 @@
+"""Clipping: contributions of bounded norm, so that one unit moves a sum by at most the clip.
+
+A batch of contributions is an object with `norms()` and `weighted_sum(weights)`. `Dense` holds one vector (a tree of
+arrays) per record; `Linear` holds a_i and x_i where the contribution is a_i·x_i and never builds the products' batch
+in memory. `group` adds up the records of one unit, so that a person with several records is clipped as one.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Tree = Any
+
+
+def _square_norms(tree: Tree) -> Array:
+    """Squared L2 norm over all axes but the first."""
+    return sum(jnp.sum(jnp.square(leaf.reshape(leaf.shape[0], -1)), axis=1) for leaf in jax.tree.leaves(tree))
+
+
+def _column(values: Array, like: Array) -> Array:
+    return values.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def clip_weights(norms: Array, bound: Array | float) -> Array:
+    """The factor min(1, C / ‖v‖₂) that takes each contribution onto the ball of radius C.
+
+    | norm                    | weight |
+    |-------------------------|--------|
+    | NaN or inf (overflow)   | 0      |
+    | 0                       | 1      |
+    """
+    weights = jnp.minimum(1, bound / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
+    return jnp.where(jnp.isfinite(norms), weights, 0)
+
+
+def clip_to(tree: Tree, bound: float) -> Tree:
+    """Scale a contribution onto the ball of radius `bound`.
+
+    clip(v) = v · min(1, C / ‖v‖₂)
+
+    Guarantee: ‖clip(v)‖₂ ≤ C up to rounding for every input, so one record changes a sum by at most C (add/remove).
+    `mechanism` widens its noise by a bound on that rounding (`rounding_margin`).
+
+    | input            | output |
+    |------------------|--------|
+    | any NaN or inf   | 0      |
+    | ‖v‖ = 0          | 0      |
+    | ‖v‖ overflows    | 0      |
+
+    >>> float(clip_to(jnp.array([3.0, 4.0]), 1.0)[0])
+    0.6...
+    """
+    batch = Dense(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree))
+    return batch.weighted_sum(clip_weights(batch.norms(), bound))
+
+
+def rounding_margin(dimension: int, dtype: Any) -> float:
+    """How far, relative to C, floating point can push a clipped contribution past the ball.
+
+    The computed ‖v‖² of d terms is off by at most (d + 1)u in relative terms whatever the order of summation, its
+    root by half of that; the division, the product with v and the cast add a few u. u is the unit roundoff.
+    """
+    return (dimension / 2 + 8) * float(jnp.finfo(dtype).eps)
+
+
+class Contributions(Protocol):
+    """A batch of contributions, one to a record or unit."""
+
+    def norms(self) -> Array:
+        """The L2 norm of each contribution, shape (batch,). NaN or inf where it has one."""
+        ...
+
+    def weighted_sum(self, weights: Array) -> Tree:
+        """Σ weights_i v_i, where weight 0 silences even NaN."""
+        ...
+
+    def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Tree, Tree]:
+        """Σ round(weights_i v_i / spacing), exactly, as integers high · 2^limb_bits + low (see `noise.Lattice`)."""
+        ...
+
+    def group(self, present: Array) -> "Contributions":
+        """One contribution per unit: `present` (units, records) says which of the consecutive records exist."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Contributions as they are: a tree of arrays with the batch in front."""
+
+    tree: Tree
+
+    def norms(self) -> Array:
+        return jnp.sqrt(_square_norms(self.tree))
+
+    def _weighted(self, weights: Array) -> Tree:
+        def scale(leaf: Array) -> Array:
+            w = _column(weights.astype(leaf.dtype), leaf)
+            return jnp.where(w == 0, 0, w * leaf)
+
+        return jax.tree.map(scale, self.tree)
+
+    def weighted_sum(self, weights: Array) -> Tree:
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), self._weighted(weights))
+
+    def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Tree, Tree]:
+        limbs = jax.tree.map(lambda leaf: integer_sum(leaf / spacing, limb_bits), self._weighted(weights))
+        return _unzip(limbs, self.tree)
+
+    def group(self, present: Array) -> "Dense":
+        units, records = present.shape
+
+        def add_up(leaf: Array) -> Array:
+            split = leaf.reshape(units, records, *leaf.shape[1:])
+            return jnp.sum(jnp.where(present.reshape(units, records, *(1,) * (leaf.ndim - 1)), split, 0), axis=1)
+
+        return Dense(jax.tree.map(add_up, self.tree))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Contributions a_i·x_i: those of a generalised linear model. Norms are |a_i|·‖x_i‖; sums never hold the batch."""
+
+    coefficients: Array  # (batch,)
+    features: Array  # (batch, dimension)
+
+    def norms(self) -> Array:
+        """|a_i|·‖x_i‖; inf, so silent, where ‖x_i‖² underflows: a huge a_i would hide behind it."""
+        squares = _square_norms(self.features)
+        # Terms flushed to zero are then at most 2⁻²⁶ of the sum, less than its rounding.
+        trustworthy = squares >= self.features.shape[1] * 2.0**-100
+        return jnp.where(trustworthy, jnp.abs(self.coefficients) * jnp.sqrt(squares), jnp.inf)
+
+    def _weighted(self, weights: Array) -> Array:
+        w = weights.astype(self.features.dtype)[:, None]
+        return jnp.where(w == 0, 0, (w * self.coefficients[:, None]) * self.features)
+
+    def weighted_sum(self, weights: Array) -> Array:
+        silent = weights == 0
+        coefficients = jnp.where(silent, 0, weights.astype(self.features.dtype) * self.coefficients)
+        return coefficients @ jnp.where(silent[:, None], 0, self.features)
+
+    def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Array, Array]:
+        return integer_sum(self._weighted(weights) / spacing, limb_bits)
+
+    def group(self, present: Array) -> "Contributions":
+        units, records = present.shape
+        if records == 1:
+            return Linear(jnp.where(present[:, 0], self.coefficients, 0), jnp.where(present, self.features, 0))
+        return Dense(self.coefficients[:, None] * self.features).group(present)
+
+
+def integer_sum(scaled: Array, limb_bits: int) -> tuple[Array, Array]:
+    """Round each entry to the nearest integer and add up the first axis without error.
+
+    A sum of B integers may pass 32 bits, so it is kept as two: high · 2^limb_bits + low, each summed on its own.
+    With limb_bits = 0 the whole sum is `high`: the caller knows that it fits.
+    """
+    whole = jnp.round(scaled).astype(jnp.int32)
+    if limb_bits == 0:
+        return jnp.sum(whole, axis=0), jnp.zeros(whole.shape[1:], jnp.int32)
+    low = whole & jnp.int32((1 << limb_bits) - 1)
+    return jnp.sum(whole >> limb_bits, axis=0), jnp.sum(low, axis=0)
+
+
+def _unzip(limbs: Tree, like: Tree) -> tuple[Tree, Tree]:
+    outer, inner = jax.tree.structure(like), jax.tree.structure((0, 0))
+    return jax.tree.transpose(outer, inner, limbs)
+
+
+def per_record(function: Any) -> Any:
+    """From a function of one record to a batch of contributions, by `vmap`: the general, dense way."""
+    return lambda records: Dense(jax.vmap(function)(records))

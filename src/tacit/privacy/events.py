@@ -1,0 +1,248 @@
+"""Events: what was done to private data, as frozen data. What an event costs is the accountant's business.
+
+An event names the **unit** of privacy (a record, a person, ...) and the **adjacency** its noise is relative to, so
+that a number is never read under the wrong convention. Events are hashable: they travel as static metadata of a
+release, and equal events are equal prices.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Adjacency = Literal["add-remove", "replace-one"]
+ADJACENCIES: tuple[Adjacency, ...] = get_args(Adjacency)
+
+
+def check_number(name: str, value: Any, expected: str, valid: bool) -> None:
+    """Raise a ValueError that names the argument, its value and what was expected."""
+    if not valid:
+        raise ValueError(f"{name}={value}; expected {expected}")
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_noise_multiplier(value: Any) -> None:
+    check_number("noise_multiplier", value, "a finite number above 0", _is_real(value) and value > 0)
+
+
+def check_sampling_rate(value: Any) -> None:
+    check_number("sampling_rate", value, "a number above 0 and at most 1", _is_real(value) and 0 < value <= 1)
+
+
+def check_steps(value: Any) -> None:
+    valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    check_number("steps", value, "a whole number of at least 1", valid)
+
+
+def check_adjacency(value: Any) -> None:
+    check_number("adjacency", repr(value), " or ".join(map(repr, ADJACENCIES)), value in ADJACENCIES)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events. The set is closed: an accountant refuses what it does not know."""
+
+
+@dataclass(frozen=True)
+class _AdditiveNoise(Event):
+    """`noise_multiplier` is relative to the sensitivity under `adjacency`, of one `unit`.
+
+    Under add-remove that sensitivity is the clip C: one unit's contribution has norm at most C. Replacing a unit
+    moves a sum by up to 2C, so an add-remove event can be priced under replace-one; the reverse cannot be known.
+    """
+
+    noise_multiplier: float
+    unit: str = "record"
+    adjacency: Adjacency = "add-remove"
+
+    def __post_init__(self) -> None:
+        check_noise_multiplier(self.noise_multiplier)
+        check_adjacency(self.adjacency)
+        check_number("unit", repr(self.unit), "a word such as 'record' or 'person'", bool(self.unit))
+
+
+@dataclass(frozen=True)
+class Gaussian(_AdditiveNoise):
+    """A sum of vectors of L2 norm at most C, plus N(0, (noise_multiplier · C)²) on each coordinate."""
+
+
+@dataclass(frozen=True)
+class Laplace(_AdditiveNoise):
+    """A sum of vectors of L1 norm at most C, plus Laplace noise of scale noise_multiplier · C on each coordinate."""
+
+
+@dataclass(frozen=True)
+class PoissonSampled(Event):
+    """`event` on a sample that holds each unit independently with probability `sampling_rate`."""
+
+    sampling_rate: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        check_sampling_rate(self.sampling_rate)
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonSampled(Event):
+    """`event` on a Poisson sample of `slots` public places, of which the first `buffer` chosen are kept.
+
+    A place is a unit or empty; the choice of places never looks at the data. `buffer` bounds the memory of a step.
+    """
+
+    sampling_rate: float
+    slots: int
+    buffer: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        check_sampling_rate(self.sampling_rate)
+        check_number("slots", self.slots, "a whole number of at least 1", self.slots >= 1)
+        check_number("buffer", self.buffer, f"from 1 to slots={self.slots}", 1 <= self.buffer <= self.slots)
+
+
+@dataclass(frozen=True)
+class FixedSizeSampled(Event):
+    """`event` on a uniformly random subset of `sample_size` out of `dataset_size` units.
+
+    What much published code runs. No mechanism here samples this way; the event is for pricing theirs.
+    """
+
+    dataset_size: int
+    sample_size: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        check_number("dataset_size", self.dataset_size, "a whole number of at least 1", self.dataset_size >= 1)
+        valid = 1 <= self.sample_size <= self.dataset_size
+        check_number("sample_size", self.sample_size, f"from 1 to dataset_size={self.dataset_size}", valid)
+
+
+@dataclass(frozen=True)
+class Repeated(Event):
+    """`event`, `steps` times, each time possibly chosen by looking at the results so far."""
+
+    event: Event
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps)
+
+
+@dataclass(frozen=True)
+class Composed(Event):
+    """`events` one after the other, adaptively. `Composed(())` is nothing at all: it costs nothing."""
+
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
+class NonPrivate(Event):
+    """Something with no guarantee: ε = ∞."""
+
+
+@dataclass(frozen=True)
+class Scheduled(Event):
+    """One of `levels`, by the step of the running schedule `schedule`. Only the `repeat` that runs it can say which.
+
+    An accountant refuses it: a scheduled step outside its `repeat` has no price.
+    """
+
+    levels: tuple[Event, ...]
+    schedule: int
+
+
+def compose(*events: Event) -> Event:
+    """Events in sequence, flattened: nothing is dropped, nesting is.
+
+    >>> compose(Gaussian(2.0), compose(), Gaussian(3.0))
+    Composed(events=(Gaussian(noise_multiplier=2.0, ...), Gaussian(noise_multiplier=3.0, ...)))
+    """
+    flat: list[Event] = []
+    for event in events:
+        flat.extend(event.events if isinstance(event, Composed) else (event,))
+    return flat[0] if len(flat) == 1 else Composed(tuple(flat))
+
+
+def at_level(event: Event, schedule: int, level: int) -> Event:
+    """The event of one step at `level` of `schedule`: every `Scheduled` of it replaced by its entry."""
+    match event:
+        case Scheduled(levels, of) if of == schedule:
+            return levels[level]
+        case Composed(events):
+            return compose(*(at_level(e, schedule, level) for e in events))
+        case Repeated(inner, steps):
+            return Repeated(at_level(inner, schedule, level), steps)
+    return event
+
+
+_NAMES: dict[str, type[Event]] = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "poisson-sampled": PoissonSampled,
+    "truncated-poisson-sampled": TruncatedPoissonSampled,
+    "fixed-size-sampled": FixedSizeSampled,
+    "repeated": Repeated,
+    "composed": Composed,
+    "non-private": NonPrivate,
+}
+_FIELDS: dict[type[Event], tuple[str, ...]] = {cls: tuple(cls.__dataclass_fields__) for cls in _NAMES.values()}
+_NAME_OF = {cls: name for name, cls in _NAMES.items()}
+
+
+def to_dict(event: Event) -> dict[str, Any]:
+    """An event as plain data, by a closed table: `{"type": "gaussian", "noise_multiplier": 2.0, ...}`."""
+    if type(event) not in _NAME_OF:
+        raise ValueError(f"{event} has no place in a file; price it inside repeat first")
+    plain: dict[str, Any] = {"type": _NAME_OF[type(event)]}
+    for field in _FIELDS[type(event)]:
+        value = getattr(event, field)
+        if isinstance(value, Event):
+            value = to_dict(value)
+        elif isinstance(value, tuple):
+            value = [to_dict(e) for e in value]
+        plain[field] = value
+    return plain
+
+
+def from_dict(plain: Any) -> Event:
+    """The event that `to_dict` wrote. An unknown name or field is refused; nothing is imported or run."""
+    if not isinstance(plain, dict):
+        raise ValueError(f"an event must be a JSON object, not {type(plain).__name__}")
+    rest = dict(plain)
+    name = rest.pop("type", None)
+    if not isinstance(name, str) or name not in _NAMES:
+        raise ValueError(f"an event of type {name!r}; expected one of {', '.join(_NAMES)}")
+    cls = _NAMES[name]
+    if set(rest) != set(_FIELDS[cls]):
+        raise ValueError(f"event {name!r} has fields {sorted(rest)}; expected {sorted(_FIELDS[cls])}")
+    if "events" in rest:
+        if not isinstance(rest["events"], list):
+            raise ValueError("events must be a list")
+        rest["events"] = tuple(from_dict(e) for e in rest["events"])
+    if "event" in rest:
+        rest["event"] = from_dict(rest["event"])
+    return cls(**rest)
+
+
+def to_json(event: Event) -> str:
+    """An event as one line of JSON.
+
+    >>> from_json(to_json(Repeated(PoissonSampled(0.01, Gaussian(1.5)), 100))).steps
+    100
+    """
+    return json.dumps(to_dict(event), sort_keys=True)
+
+
+def from_json(text: str) -> Event:
+    """The event in `text`; a ValueError, and nothing else, for any other text."""
+    try:
+        plain = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    try:
+        return from_dict(plain)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"not an event: {error}") from None

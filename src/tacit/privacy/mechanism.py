@@ -1,0 +1,261 @@
+"""Mechanisms: the only way from private records to a number, and the guarantee that comes with it.
+
+`Access` holds the records and a mechanism. `access.sum(key, contribution)` is the one way to read them: sample slots
+(`sampling`), compute and clip contributions (`clipping`), add them up on the lattice with noise (`noise`), and hand
+out the result with its receipt (`events`, `released`).
+
+Guarantee of `SubsampledGaussian`. Let one unit's slot be filled or empty, everything else equal. Which slots are
+chosen does not depend on the data. Given the choice among the other slots, that unit enters the sum with probability
+at most the sampling rate, with a vector of norm at most C in front of noise of standard deviation noise_multiplier·C:
+that is the event which the receipt names. Sampling truncated at the buffer is part of it (`accounting`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tacit.privacy import events
+from tacit.privacy.clipping import Contributions, clip_weights, rounding_margin
+from tacit.privacy.noise import Lattice
+from tacit.privacy.randomness import is_secure
+from tacit.privacy.released import Level, Released
+from tacit.privacy.sampling import PoissonSampler, default_buffer
+
+Tree = Any
+MOST_LEVELS = 32  # a schedule is a public step function: heterogeneous accounting stays cheap
+LEAST_CLIP = 1e-12  # below it the square of a contribution underflows in single precision
+
+
+def _levels(name: str, value: float | tuple[float, ...], count: int) -> tuple[float, ...]:
+    values = tuple(float(v) for v in value) if isinstance(value, tuple) else (float(value),) * count
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} levels and another setting {count}; give one value or as many")
+    return values
+
+
+@dataclass(frozen=True)
+class SubsampledGaussian:
+    """Clip each unit's contribution to norm `clip`, add up a Poisson sample, add N(0, (noise_multiplier · clip)²).
+
+    Each setting is a number, or a tuple with one entry for each level of a schedule (at most 32). `buffer` is the
+    most units a step can hold; by default the mean and eight standard deviations.
+    """
+
+    clip: float | tuple[float, ...]
+    noise_multiplier: float | tuple[float, ...]
+    sampling_rate: float | tuple[float, ...] = 1.0
+    buffer: int | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(v) for v in (self.clip, self.noise_multiplier, self.sampling_rate) if isinstance(v, tuple)}
+        count = max(lengths, default=1)
+        if not 1 <= count <= MOST_LEVELS:
+            raise ValueError(f"a schedule of {count} levels; expected 1 to {MOST_LEVELS}")
+        for name in ("clip", "noise_multiplier", "sampling_rate"):
+            object.__setattr__(self, name, _levels(name, getattr(self, name), count))
+        for clip in self.clips:
+            valid = np.isfinite(clip) and clip >= LEAST_CLIP
+            events.check_number("clip", clip, f"a finite number of at least {LEAST_CLIP}", bool(valid))
+        for value in self.noise_multipliers:
+            events.check_noise_multiplier(value)
+        for value in self.sampling_rates:
+            events.check_sampling_rate(value)
+
+    @property
+    def clips(self) -> tuple[float, ...]:
+        return self.clip  # type: ignore[return-value]  # made a tuple above
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        return self.noise_multiplier  # type: ignore[return-value]
+
+    @property
+    def sampling_rates(self) -> tuple[float, ...]:
+        return self.sampling_rate  # type: ignore[return-value]
+
+    def sampler(self, slots: int) -> PoissonSampler | None:
+        """How a step chooses slots; None where it takes them all."""
+        if all(rate == 1 for rate in self.sampling_rates):
+            return None
+        room = self.buffer or max(default_buffer(slots, rate) for rate in self.sampling_rates)
+        return PoissonSampler(slots, self.sampling_rates, min(room, slots))
+
+    def level_events(self, slots: int, unit: str) -> tuple[events.Event, ...]:
+        """What one step costs, at each level."""
+        sampler = self.sampler(slots)
+        found: list[events.Event] = []
+        for multiplier, rate in zip(self.noise_multipliers, self.sampling_rates, strict=True):
+            event: events.Event = events.Gaussian(multiplier, unit)
+            if sampler is not None and rate < 1:
+                event = events.TruncatedPoissonSampled(rate, slots, sampler.buffer, event)
+            found.append(event)
+        return tuple(found)
+
+    def release(self, key: Array, batch: Contributions, chosen: Array, level: Array | int) -> Tree:
+        """The noised, clipped sum of the chosen contributions, on the lattice of this mechanism."""
+        norms = batch.norms()
+        clips = jnp.asarray(self.clips, norms.dtype)
+        weights = jnp.where(chosen, clip_weights(norms, clips[level]), 0)
+        shape = jax.eval_shape(batch.weighted_sum, weights)
+        dimension = sum(leaf.size for leaf in jax.tree.leaves(shape))
+        margin = rounding_margin(dimension, norms.dtype)
+        lattice = Lattice.of(self.clips, self.noise_multipliers, dimension, norms.shape[0], margin)
+        high, low = batch.rounded_sum(weights, lattice.spacing(level).astype(norms.dtype), lattice.limb_bits)
+        return lattice.add_noise(key, high, low, level)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """No clip and no noise: the same code path without privacy. Its price is ε = ∞."""
+
+    sampling_rate: float | tuple[float, ...] = 1.0
+    buffer: int | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.sampling_rate) if isinstance(self.sampling_rate, tuple) else 1
+        object.__setattr__(self, "sampling_rate", _levels("sampling_rate", self.sampling_rate, count))
+        for value in self.sampling_rates:
+            events.check_sampling_rate(value)
+
+    @property
+    def sampling_rates(self) -> tuple[float, ...]:
+        return self.sampling_rate  # type: ignore[return-value]
+
+    sampler = SubsampledGaussian.sampler
+
+    def level_events(self, slots: int, unit: str) -> tuple[events.Event, ...]:
+        del slots, unit
+        return (events.NonPrivate(),) * len(self.sampling_rates)
+
+    def release(self, key: Array, batch: Contributions, chosen: Array, level: Array | int) -> Tree:
+        del key, level
+        return batch.weighted_sum(chosen.astype(batch.norms().dtype))
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["records", "present", "level"],
+    meta_fields=["mechanism", "unit"],
+)
+@dataclass(frozen=True)
+class Access:
+    """Private records behind a mechanism. Make it with `Access.of`.
+
+    records: a tree of arrays (slots, records per unit, ...); present: which of them exist.
+    """
+
+    records: Tree
+    present: Array
+    mechanism: SubsampledGaussian | Exact
+    unit: str = "record"
+    level: Level | None = None
+
+    @classmethod
+    def of(
+        cls,
+        records: Tree,
+        mechanism: SubsampledGaussian | Exact,
+        *,
+        groups: Any = None,
+        unit: str | None = None,
+        most_records: int | None = None,
+        capacity: int | None = None,
+    ) -> "Access":
+        """Put records (a tree of arrays with the records in front) behind a mechanism.
+
+        The unit of privacy is a record, or, with `groups` (an id for each record), all records with one id: then
+        sampling, clipping and the guarantee are per id. At most `most_records` records of one id are used, the first
+        ones; it is a public number and must be given with `groups`.
+
+        `capacity` is the public number of slots, at least as many as there are units. Without it the number of units
+        itself is the number of slots: it is then treated as public, which a statement says.
+        """
+        leaves = jax.tree.leaves(records)
+        sizes = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
+        if len(sizes) != 1 or None in sizes:
+            raise ValueError(f"records have lengths {sorted(map(str, sizes))}; expected arrays of one common length")
+        (count,) = sizes
+        assert isinstance(count, int)
+        if groups is None:
+            positions = np.arange(count)[:, None]
+            name = unit or "record"
+        else:
+            if most_records is None or most_records < 1:
+                raise ValueError(f"most_records={most_records}; expected a public whole number of at least 1 per id")
+            positions = _positions_of_groups(np.asarray(groups), most_records, count)
+            name = unit or "person"
+        slots = max(1, positions.shape[0]) if capacity is None else capacity
+        if slots < max(1, positions.shape[0]):
+            raise ValueError(
+                f"capacity={capacity} for {positions.shape[0]} units; expected room for all of them, and at least 1"
+            )
+        padded = np.full((slots, positions.shape[1]), -1)
+        padded[: positions.shape[0]] = positions
+        present = padded >= 0
+
+        def arrange(leaf: Any) -> Array:
+            array = np.asarray(leaf)
+            if count == 0:
+                return jnp.zeros((*padded.shape, *array.shape[1:]), jnp.result_type(array))
+            return jnp.asarray(np.where(present.reshape(*present.shape, *(1,) * (array.ndim - 1)), array[padded], 0))
+
+        return cls(jax.tree.map(arrange, records), jnp.asarray(present), mechanism, name)
+
+    @property
+    def slots(self) -> int:
+        """The public number of places for units."""
+        return self.present.shape[0]
+
+    def at(self, level: Level) -> "Access":
+        """This access at a level of the schedule that `repeat` is running."""
+        return replace(self, level=level)
+
+    def sum(self, key: Array, contribution: Callable[[Tree], Contributions]) -> Released[Tree]:
+        """The sum of `contribution` over all units, estimated and priced.
+
+        `contribution` maps a batch of records to `Contributions` (see `clipping`); it must treat each record alone.
+        The sampled sum is scaled by the public 1 / sampling rate, so its mean is the clipped sum over all units; no
+        batch size and no number of records enters. Without units the answer is noise alone.
+        """
+        count = len(self.mechanism.sampling_rates)
+        if self.level is None and count > 1:
+            raise ValueError(f"the mechanism has {count} levels; read at access.at(level) inside repeat")
+        if self.level is not None and self.level.count != count and count > 1:
+            raise ValueError(f"the schedule has {self.level.count} levels and the mechanism {count}; make them equal")
+        level = self.level.index if self.level is not None and count > 1 else 0
+        costs = self.mechanism.level_events(self.slots, self.unit)
+        event = events.Scheduled(costs, self.level.schedule) if self.level is not None and count > 1 else costs[0]
+
+        sampling_key, noise_key = jax.random.split(key)
+        sampler = self.mechanism.sampler(self.slots)
+        records, present = self.records, self.present
+        chosen = jnp.ones(self.slots, bool)
+        if sampler is not None:
+            indices, chosen = sampler.draw(sampling_key, level)
+            records, present = jax.tree.map(lambda leaf: leaf[indices], (records, present))
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
+        batch = contribution(flat).group(present & chosen[:, None])
+        total = self.mechanism.release(noise_key, batch, chosen, level)
+        rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
+        scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
+        return Released(scaled, event, seeded=not is_secure(key))
+
+
+def _positions_of_groups(groups: np.ndarray, most_records: int, count: int) -> np.ndarray:
+    """(units, most_records) positions of each id's first records, -1 where there are fewer."""
+    if groups.shape != (count,):
+        raise ValueError(f"groups has shape {groups.shape}; expected one id for each of the {count} records")
+    _, units = np.unique(groups, return_inverse=True)
+    positions = np.full((units.max(initial=-1) + 1, most_records), -1)
+    order = np.argsort(units, kind="stable")
+    starts = np.searchsorted(units[order], np.arange(positions.shape[0]))
+    rank = np.arange(count) - starts[units[order]]
+    kept = rank < most_records
+    positions[units[order][kept], rank[kept]] = order[kept]
+    return positions

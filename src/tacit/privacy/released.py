@@ -1,0 +1,117 @@
+"""Released values: a value that left the data, with its receipt.
+
+The receipt (an event) is pytree *metadata*: it survives `jit`, its cache and `scan`, and `jax.eval_shape` of a step
+gives the price of the step before a record is read. A ledger filled as a side effect inside a jitted function would
+stay empty on the second, cached call.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from tacit.privacy.events import Composed, Event, Repeated, at_level, check_steps, compose
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["event", "seeded"])
+@dataclass(frozen=True)
+class Released(Generic[A]):
+    """A value and the event that paid for it.
+
+    `seeded` says that some of the randomness came from a seed: then the guarantee holds only against those who do not
+    know it. Reading `.value` is for `privacy/`, the site, and the single-site front: elsewhere use `map` and `then`,
+    which keep the receipt.
+    """
+
+    value: A
+    event: Event = field(default_factory=Composed)
+    seeded: bool = False
+
+    def map(self, function: Callable[[A], B]) -> "Released[B]":
+        """Post-processing: free, whatever the function, as long as it does not read private data.
+
+        >>> Released(2.0).map(lambda x: x + 1)
+        Released(value=3.0, event=Composed(events=()), seeded=False)
+        """
+        return Released(function(self.value), self.event, self.seeded)
+
+    def then(self, function: Callable[[A], "Released[B]"]) -> "Released[B]":
+        """A further release that may depend on this one: receipts add up."""
+        following = function(self.value)
+        return Released(following.value, compose(self.event, following.event), self.seeded or following.seeded)
+
+    def join(self, other: "Released[B]") -> "Released[tuple[A, B]]":
+        """Two releases side by side: receipts add up."""
+        return Released((self.value, other.value), compose(self.event, other.event), self.seeded or other.seeded)
+
+
+_schedules = itertools.count()
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["index"], meta_fields=["count", "schedule"])
+@dataclass(frozen=True)
+class Level:
+    """Where a running `repeat` is in its schedule. Made by `repeat` alone, so that receipt and noise cannot differ."""
+
+    index: Array
+    count: int
+    schedule: int
+
+
+def repeat(
+    key: Array,
+    steps: int | tuple[int, ...],
+    step: Callable[[Array, Level, A], Released[A]],
+    state: A,
+) -> Released[A]:
+    """Run `step(key, level, state)` over and over; the last state, priced for all of them.
+
+    `steps` is how often, or how often at each level of a schedule; the step hands `level` to `access.at(level)`. The
+    length of the scan and the count in the receipt are the same number by construction. Every step gets a key of its
+    own, and memory does not grow with the steps.
+
+    >>> from tacit.privacy.events import Gaussian
+    >>> repeat(jax.random.key(0), 3, lambda key, level, x: Released(x + 1, Gaussian(2.0)), jnp.array(0.0)).event
+    Repeated(event=Gaussian(noise_multiplier=2.0, unit='record', adjacency='add-remove'), steps=3)
+    """
+    counts = (steps,) if isinstance(steps, int) else tuple(steps)
+    if not counts:
+        raise ValueError("steps=(); expected a whole number of at least 1, or one for each level")
+    for count in counts:
+        check_steps(count)
+    schedule = next(_schedules)
+    ends = jnp.cumsum(jnp.asarray(counts, jnp.int32))
+    receipts: set[tuple[Event, bool]] = set()
+
+    def body(carry: A, t: Array) -> tuple[A, None]:
+        index = jnp.searchsorted(ends, t, side="right").astype(jnp.int32)
+        release = step(jax.random.fold_in(key, t), Level(index, len(counts), schedule), carry)
+        receipts.add((release.event, release.seeded))  # at trace time: the event is static, whatever the step
+        return release.value, None
+
+    value, _ = lax.scan(body, state, jnp.arange(sum(counts), dtype=jnp.int32))
+    if len(receipts) != 1:
+        raise ValueError("a step's event changed between traces; it must depend on public settings only")
+    ((event, seeded),) = receipts
+    levels = [at_level(event, schedule, level) for level in range(len(counts))]
+    return Released(value, compose(*(_times(e, n) for e, n in zip(levels, counts, strict=True))), seeded)
+
+
+def _times(event: Event, steps: int) -> Event:
+    return event if steps == 1 or event == Composed() else Repeated(event, steps)
+
+
+def price(step: Callable[..., Released[Any]], *arguments: Any) -> Event:
+    """The event that `step(*arguments)` will cost, without running it: no record is read.
+
+    Arguments may be arrays or `jax.ShapeDtypeStruct`s.
+    """
+    return jax.eval_shape(step, *arguments).event

@@ -1,0 +1,181 @@
+"""Statements: what is promised, to whom, and what it means, in words and as JSON."""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tacit.privacy import accounting, events
+from tacit.privacy.events import Adjacency, Event
+
+DELTAS = (1e-3, 1e-4, 1e-5, 1e-6)
+FALSE_POSITIVE_RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The guarantee of one release or study.
+
+    `notes` says what the guarantee takes for granted, such as public settings and a public number of units.
+    """
+
+    unit: str
+    adjacency: Adjacency
+    accountant: str
+    delta: float
+    epsilon: float
+    epsilons: tuple[tuple[float, float], ...]  # (δ, ε)
+    releases: tuple[str, ...]
+    steps: int
+    seeded: bool
+    true_positive_rate: float
+    event: Event
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        event: Event,
+        delta: float,
+        *,
+        seeded: bool,
+        accountant: accounting.Accountant = "pld",
+        adjacency: Adjacency = "add-remove",
+        notes: tuple[str, ...] = (),
+    ) -> "Statement":
+        """The statement for a receipt.
+
+        >>> print(Statement.of(events.Gaussian(4.0), 1e-5, seeded=True).text().splitlines()[0])
+        This result is (ε = 0.9264, δ = 1e-05)-differentially private for each record.
+        """
+        epsilon = accounting.epsilon(event, delta, accountant, adjacency)
+        curve = []
+        for value in sorted({*DELTAS, delta}, reverse=True):
+            try:
+                curve.append((value, accounting.epsilon(event, value, accountant, adjacency)))
+            except ValueError:  # below what the accountant resolves: not stated
+                continue
+        leaves = list(_leaves(event, 1))
+        units = {leaf.unit for leaf, _, _ in leaves if isinstance(leaf, events.Gaussian | events.Laplace)}
+        return cls(
+            unit=", ".join(sorted(units)) or "record",
+            adjacency=adjacency,
+            accountant=accountant,
+            delta=delta,
+            epsilon=epsilon,
+            epsilons=tuple(curve),
+            releases=tuple(_in_words(leaf, sampling, count) for leaf, sampling, count in leaves),
+            steps=sum(count for _, _, count in leaves),
+            seeded=seeded,
+            true_positive_rate=accounting.true_positive_rate(event, FALSE_POSITIVE_RATE, adjacency),
+            event=event,
+            notes=notes,
+        )
+
+    def text(self) -> str:
+        """The statement in plain words."""
+        change = {
+            "add-remove": f"adding or removing one {self.unit}, whatever its values",
+            "replace-one": f"replacing one {self.unit} by another, whatever their values",
+        }[self.adjacency]
+        if math.isinf(self.epsilon):
+            lines = [
+                f"This result is NOT differentially private: nothing is promised to any {self.unit} (ε = ∞).",
+                "",
+            ]
+        else:
+            lines = [
+                f"This result is (ε = {_up(self.epsilon)}, δ = {self.delta:g})-differentially private "
+                f"for each {self.unit}.",
+                "",
+                f"It means: {change}, changes the probability of any outcome by a factor of at most "
+                f"{_up(math.exp(min(self.epsilon, 700)))}, up to a probability of {self.delta:g}.",
+            ]
+        lines += [
+            f"For an attacker: whoever tests for one {self.unit} and is wrong about absent ones "
+            f"{FALSE_POSITIVE_RATE:.0%} of the time is right about present ones at most "
+            f"{self.true_positive_rate:.1%} of the time.",
+            "",
+            f"Accountant: {self.accountant}. Adjacency: {self.adjacency}. Unit of privacy: {self.unit}.",
+            "ε at other δ: " + ", ".join(f"{_up(e)} at {d:g}" for d, e in self.epsilons) + ".",
+            f"What was released ({self.steps} step{'s' * (self.steps != 1)}):",
+            *(f"  - {release}" for release in self.releases),
+            "Randomness: "
+            + (
+                "SEEDED. Whoever knows or guesses the seed can remove the noise. For simulations only."
+                if self.seeded
+                else "cryptographically secure (ChaCha20, keyed by the operating system)."
+            ),
+            *(f"Note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as plain data. ε = ∞ is written as null."""
+
+        def finite(value: float) -> float | None:
+            return value if math.isfinite(value) else None
+
+        return {
+            "unit": self.unit,
+            "adjacency": self.adjacency,
+            "accountant": self.accountant,
+            "delta": self.delta,
+            "epsilon": finite(self.epsilon),
+            "epsilons": [{"delta": d, "epsilon": finite(e)} for d, e in self.epsilons],
+            "private": math.isfinite(self.epsilon),
+            "releases": list(self.releases),
+            "steps": self.steps,
+            "randomness": "seeded" if self.seeded else "secure",
+            "true_positive_rate": {
+                "at_false_positive_rate": FALSE_POSITIVE_RATE,
+                "at_most": self.true_positive_rate,
+            },
+            "notes": list(self.notes),
+            "event": events.to_dict(self.event),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _up(value: float) -> str:
+    """Four digits, never rounded down: a promise may only be understated."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "∞"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
+
+
+def _leaves(event: Event, count: int) -> Any:
+    """(mechanism, sampling or None, how often) of each release in an event."""
+    match event:
+        case events.Repeated(inner, steps):
+            yield from _leaves(inner, count * steps)
+        case events.Composed(inner):
+            for e in inner:
+                yield from _leaves(e, count)
+        case events.PoissonSampled() | events.TruncatedPoissonSampled() | events.FixedSizeSampled():
+            yield event.event, event, count
+        case _:
+            yield event, None, count
+
+
+def _in_words(mechanism: Event, sampling: Event | None, count: int) -> str:
+    match mechanism:
+        case events.Gaussian() | events.Laplace():
+            name = type(mechanism).__name__
+            what = (
+                f"{name} noise of {mechanism.noise_multiplier:.4g} times the largest contribution of one "
+                f"{mechanism.unit} ({mechanism.adjacency})"
+            )
+        case _:
+            what = "an exact value, without noise"
+    match sampling:
+        case events.PoissonSampled(rate, _):
+            what += f", on Poisson samples at rate {rate:.4g}"
+        case events.TruncatedPoissonSampled(rate, slots, buffer, _):
+            what += f", on Poisson samples at rate {rate:.4g} of {slots} places, cut off at {buffer} (accounted)"
+        case events.FixedSizeSampled(dataset_size, sample_size, _):
+            what += f", on random subsets of {sample_size} of {dataset_size}"
+    return f"{count} × {what}"

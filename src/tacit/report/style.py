@@ -1,0 +1,44 @@
+"""One style for all figures: colour-blind safe, readable in print, labelled axes."""
+
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
+_STYLE = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "grid.alpha": 0.3,
+    "svg.fonttype": "none",
+}
+
+
+def figure(title: str, x: str, y: str, width: float = 6.0, height: float = 4.0) -> Any:
+    """Axes of a new figure with title and labels, in the house style."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("figures need matplotlib; install tacit[report]") from None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        canvas = FigureCanvasAgg(Figure(figsize=(width, height)))
+        axes = canvas.figure.add_subplot()
+    axes.set_prop_cycle(color=COLOURS)
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return axes
+
+
+def save(axes: Any, path: Path) -> None:
+    """Write the figure; the file's ending says how (png, svg or pdf)."""
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"plot={path}; expected a file that ends in .png, .svg or .pdf")
+    try:
+        axes.figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ValueError(f"plot={path}: {error.strerror}; expected a folder that can be written to") from None

@@ -1,0 +1,39 @@
+"""What a solver is given and what it gives back."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+from jax import Array
+
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Released
+
+Tree = Any
+
+
+class Likelihood(Protocol):
+    """What a solver sees of a model: `log_likelihood(theta, record)`, and `factor(record)` if it is conjugate."""
+
+    def log_likelihood(self, theta: Tree, record: Tree) -> Array: ...
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["cavity", "start", "likelihood"], meta_fields=[])
+@dataclass(frozen=True)
+class Target:
+    """What to approximate: cavity(θ) · Π likelihood(record | θ).
+
+    cavity: everything known but these records: the prior, or q without this site's factor. start: where to begin, and
+    the family of the answer. likelihood: of one record; a pytree, so that a target can pass through `jit`.
+    """
+
+    cavity: Any
+    start: Any
+    likelihood: Likelihood
+
+
+class Solver(Protocol):
+    """`(key, target, access)` to a released posterior in the family of `target.start`."""
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]: ...

@@ -1,0 +1,33 @@
+"""Conjugate models: the posterior from one noised release of sufficient statistics."""
+
+from typing import Any
+
+from jax import Array
+
+from tacit.families import DiagonalGaussian, FullGaussian, project
+from tacit.privacy.clipping import per_record
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Released
+from tacit.solvers.base import Target
+
+
+def conjugate(key: Array, target: Target, access: Access) -> Released[Any]:
+    """Cavity times the released sum of factors, brought back to the family of `target.start`.
+
+    One release: Σ clip((xy, xxᵀ)/s²) + noise. What follows is post-processing: the noised precision is made symmetric
+    and raised to at least the cavity's (noise can take it below, and skipping such a result would be a decision made
+    by looking at it); a diagonal answer is the mean-field optimum of the full one, not the diagonal of the statistics.
+
+    With `Exact()` the answer is the exact posterior, or its mean-field optimum.
+    """
+    factor = getattr(target.likelihood, "factor", None)
+    if factor is None:
+        raise ValueError(f"{type(target.likelihood).__name__} is not conjugate; use a variational solver")
+    cavity = target.cavity.full()
+
+    def finish(total: FullGaussian) -> DiagonalGaussian | FullGaussian:
+        symmetric = FullGaussian(total.precision_mean, (total.precision + total.precision.T) / 2)
+        tilted = project(cavity + symmetric, cavity)
+        return tilted if isinstance(target.start, FullGaussian) else tilted.diagonal()
+
+    return access.sum(key, per_record(factor)).map(finish)
