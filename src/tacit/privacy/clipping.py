@@ -6,6 +6,7 @@ in memory. `group` adds up the records of one unit, so that a person with severa
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -86,6 +87,7 @@ class Contributions(Protocol):
         ...
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=[])
 @dataclass(frozen=True)
 class Dense:
     """Contributions as they are: a tree of arrays with the batch in front."""
@@ -119,6 +121,7 @@ class Dense:
         return Dense(jax.tree.map(add_up, self.tree))
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["coefficients", "features"], meta_fields=[])
 @dataclass(frozen=True)
 class Linear:
     """Contributions a_i·x_i: those of a generalised linear model. Norms are |a_i|·‖x_i‖; sums never hold the batch."""
@@ -155,14 +158,14 @@ class Linear:
 def integer_sum(scaled: Array, limb_bits: int) -> tuple[Array, Array]:
     """Round each entry to the nearest integer and add up the first axis without error.
 
-    A sum of B integers may pass 32 bits, so it is kept as two: high · 2^limb_bits + low, each summed on its own.
-    With limb_bits = 0 the whole sum is `high`: the caller knows that it fits.
+    A sum of many integers may pass 32 bits, so it is kept as two: high (int32) · 2^limb_bits + low (uint32), each
+    summed on its own. With limb_bits = 0 the whole sum is `high`: the caller knows that it fits.
     """
     whole = jnp.round(scaled).astype(jnp.int32)
     if limb_bits == 0:
-        return jnp.sum(whole, axis=0), jnp.zeros(whole.shape[1:], jnp.int32)
-    low = whole & jnp.int32((1 << limb_bits) - 1)
-    return jnp.sum(whole >> limb_bits, axis=0), jnp.sum(low, axis=0)
+        return jnp.sum(whole, axis=0, dtype=jnp.int32), jnp.zeros(whole.shape[1:], jnp.uint32)
+    low = (whole & jnp.int32((1 << limb_bits) - 1)).astype(jnp.uint32)
+    return jnp.sum(whole >> limb_bits, axis=0, dtype=jnp.int32), jnp.sum(low, axis=0, dtype=jnp.uint32)
 
 
 def _unzip(limbs: Tree, like: Tree) -> tuple[Tree, Tree]:

@@ -32,9 +32,17 @@ def check_sampling_rate(value: Any) -> None:
     check_number("sampling_rate", value, "a number above 0 and at most 1", _is_real(value) and 0 < value <= 1)
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def check_steps(value: Any) -> None:
-    valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    check_number("steps", value, "a whole number of at least 1", valid)
+    check_number("steps", value, "a whole number of at least 1", _is_whole(value) and value >= 1)
+
+
+def check_sizes(total_name: str, total: Any, part_name: str, part: Any) -> None:
+    check_number(total_name, total, "a whole number of at least 1", _is_whole(total) and total >= 1)
+    check_number(part_name, part, f"a whole number from 1 to {total_name}={total}", _is_whole(part) and 1 <= part <= total)
 
 
 def check_adjacency(value: Any) -> None:
@@ -61,7 +69,8 @@ class _AdditiveNoise(Event):
     def __post_init__(self) -> None:
         check_noise_multiplier(self.noise_multiplier)
         check_adjacency(self.adjacency)
-        check_number("unit", repr(self.unit), "a word such as 'record' or 'person'", bool(self.unit))
+        valid = isinstance(self.unit, str) and bool(self.unit)
+        check_number("unit", repr(self.unit), "a word such as 'record' or 'person'", valid)
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,7 @@ class TruncatedPoissonSampled(Event):
 
     def __post_init__(self) -> None:
         check_sampling_rate(self.sampling_rate)
-        check_number("slots", self.slots, "a whole number of at least 1", self.slots >= 1)
-        check_number("buffer", self.buffer, f"from 1 to slots={self.slots}", 1 <= self.buffer <= self.slots)
+        check_sizes("slots", self.slots, "buffer", self.buffer)
 
 
 @dataclass(frozen=True)
@@ -115,9 +123,7 @@ class FixedSizeSampled(Event):
     event: Event
 
     def __post_init__(self) -> None:
-        check_number("dataset_size", self.dataset_size, "a whole number of at least 1", self.dataset_size >= 1)
-        valid = 1 <= self.sample_size <= self.dataset_size
-        check_number("sample_size", self.sample_size, f"from 1 to dataset_size={self.dataset_size}", valid)
+        check_sizes("dataset_size", self.dataset_size, "sample_size", self.sample_size)
 
 
 @dataclass(frozen=True)

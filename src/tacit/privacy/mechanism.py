@@ -97,6 +97,7 @@ class SubsampledGaussian:
             found.append(event)
         return tuple(found)
 
+    @partial(jax.jit, static_argnums=0)
     def release(self, key: Array, batch: Contributions, chosen: Array, level: Array | int) -> Tree:
         """The noised, clipped sum of the chosen contributions, on the lattice of this mechanism."""
         norms = batch.norms()

@@ -34,7 +34,6 @@ TABLE_RADIUS = 2047  # 10.2 standard deviations: the tail beyond has mass 2⁻�
 STRIDE = 128  # 200 / 128 = 1.56 is above the smoothing parameter of the integers for an error of 2⁻⁶⁸
 SCALE = TABLE_SCALE * math.sqrt(STRIDE**4 + STRIDE**2 + 1)
 DRAW_ERROR = 2.0**-48
-_INTEGER_BITS = 30  # sums stay below 2³⁰ so that noise and sum fit in 31 bits
 
 
 @functools.cache
@@ -107,18 +106,22 @@ class Lattice:
         bits = self.limb_bits
         if bits == 0:
             return (high + noise).astype(spacing.dtype) * spacing
-        mask = jnp.int32((1 << bits) - 1)
-        low = low + (noise & mask)
-        high = high + (noise >> bits) + (low >> bits)
-        return (high.astype(spacing.dtype) * float(1 << bits) + (low & mask).astype(spacing.dtype)) * spacing
+        mask = (1 << bits) - 1
+        low = low + (noise & jnp.int32(mask)).astype(jnp.uint32)
+        high = high + (noise >> bits) + (low >> bits).astype(jnp.int32)
+        low = low & jnp.uint32(mask)
+        return (high.astype(spacing.dtype) * float(1 << bits) + low.astype(spacing.dtype)) * spacing
 
 
 def _limb_bits(largest: int, batch: int) -> int:
-    """0 if `batch` integers of size `largest` fit in one word, else how many bits the low word keeps of each."""
-    if largest * batch < 2**_INTEGER_BITS:
+    """0 if `batch` integers of size `largest` fit in one word, else how many bits the low word keeps of each.
+
+    The high word is signed and leaves half its range to noise and carries; the low word is unsigned.
+    """
+    if largest * batch < 2**30:
         return 0
-    bits = _INTEGER_BITS - batch.bit_length()
-    if bits < 1 or largest >= 2**_INTEGER_BITS or ((largest >> bits) + 1) * batch >= 2**_INTEGER_BITS:
+    bits = 31 - batch.bit_length()
+    if bits < 1 or largest >= 2**30 or ((largest >> bits) + 1) * batch >= 2**30:
         raise ValueError(
             f"a batch of {batch} contributions at this noise multiplier is too large for exact sums; "
             "lower the sampling rate or raise the noise multiplier"

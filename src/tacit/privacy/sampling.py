@@ -10,7 +10,9 @@ import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -57,6 +59,7 @@ class PoissonSampler:
         """Places in the batch: the buffer, and one for each stride that a long gap can take."""
         return self.buffer + math.ceil(self.slots / STRIDE)
 
+    @partial(jax.jit, static_argnums=0)
     def draw(self, key: Array, level: Array | int = 0) -> tuple[Array, Array]:
         """(indices, chosen), each of length `draws`: the chosen slots in order; where not chosen, index 0.
 

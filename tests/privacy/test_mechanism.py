@@ -1,0 +1,363 @@
+"""The one way to read records: bounded, noised, receipted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import tacit
+from tacit.privacy.clipping import Linear, per_record
+from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
+from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.noise import SCALE, Lattice, lattice_gaussian
+from tacit.privacy.released import Level, Released, price, repeat
+
+DIMENSION = 3
+
+
+def linear(records):
+    return Linear(records[1], records[0])
+
+
+def dense(records):
+    return per_record(lambda r: r[1] * r[0])(records)
+
+
+def records(n: int = 8, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, DIMENSION)).astype(np.float32), rng.normal(size=n).astype(np.float32)
+
+
+any_float = st.floats(width=32, allow_nan=True, allow_infinity=True)
+MECHANISMS = [SubsampledGaussian(1.0, 2.0), SubsampledGaussian(0.5, 1.0, 0.4), SubsampledGaussian(2.0, 0.5, 0.4, 3)]
+_sum = jax.jit(lambda key, access, contribution: access.sum(key, contribution), static_argnums=2)
+
+
+# --- Sensitivity -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contribution", [linear, dense])
+@pytest.mark.parametrize("mechanism", MECHANISMS[:2])
+@settings(max_examples=25)
+@given(
+    x=hnp.arrays(np.float32, (8, DIMENSION), elements=any_float),
+    y=hnp.arrays(np.float32, (8,), elements=any_float),
+    place=st.integers(0, 7),
+)
+def test_one_record_moves_the_release_by_at_most_the_clip(contribution, mechanism, x, y, place):
+    """With one key, noise and sample are the same for both neighbours: what is left is the record's share."""
+    key = tacit.insecure_key(11)
+    access = Access.of((x, y), mechanism)
+    without = Access(access.records, access.present.at[place].set(False), mechanism)
+    a, b = (np.asarray(_sum(key, data, contribution).value, np.float64) for data in (access, without))
+    assert np.all(np.isfinite(a))
+    clip, rate = mechanism.clips[0], mechanism.sampling_rates[0]
+    # The released float is an integer times the spacing: its own rounding is post-processing, allowed for here.
+    slack = 1e-6 * (np.abs(a).max() + np.abs(b).max())
+    assert np.linalg.norm(a - b) <= clip / rate * (1 + 1e-5) + slack
+
+
+@settings(max_examples=25)
+@given(
+    x=hnp.arrays(np.float32, (8, DIMENSION), elements=any_float),
+    y=hnp.arrays(np.float32, (8,), elements=any_float),
+    place=st.integers(0, 7),
+)
+def test_a_truncated_sample_may_displace_one_other_record(x, y, place):
+    mechanism = MECHANISMS[2]
+    key = tacit.insecure_key(12)
+    access = Access.of((x, y), mechanism)
+    without = Access(access.records, access.present.at[place].set(False), mechanism)
+    a, b = (np.asarray(_sum(key, data, linear).value, np.float64) for data in (access, without))
+    slack = 1e-6 * (np.abs(a).max() + np.abs(b).max())
+    # The choice of slots does not look at the data, so emptying one moves the sum by that one record.
+    assert np.linalg.norm(a - b) <= mechanism.clips[0] / 0.4 * (1 + 1e-5) + slack
+
+
+def test_all_the_records_of_a_person_together_move_it_by_at_most_the_clip():
+    """Five records of norm 1 each: as records they would move the sum by 5, as a person by 1."""
+    x = np.tile(np.array([[1.0, 0, 0]], np.float32), (10, 1))
+    y = np.ones(10, np.float32)
+    people = np.array([7] * 5 + [1, 2, 3, 4, 5])
+    mechanism = SubsampledGaussian(1.0, 0.01)
+    key = tacit.insecure_key(1)
+    both = Access.of((x, y), mechanism, groups=people, most_records=5)
+    rest = Access.of((x[5:], y[5:]), mechanism, groups=people[5:], most_records=5, capacity=6)
+    assert both.unit == "person"
+    release = both.sum(key, linear)
+    assert float(release.value[0]) == pytest.approx(6.0, abs=0.1)
+    assert float(rest.sum(key, linear).value[0]) == pytest.approx(5.0, abs=0.1)
+    assert release.event == Gaussian(0.01, unit="person")
+    as_records = Access.of((x, y), mechanism).sum(key, linear)
+    assert float(as_records.value[0]) == pytest.approx(10.0, abs=0.1)
+
+
+def test_only_the_first_records_of_a_person_are_used_and_order_of_people_does_not_matter():
+    x = np.eye(3, dtype=np.float32)[[0, 1, 0, 2]]
+    y = np.ones(4, np.float32)
+    access = Access.of((x, y), Exact(), groups=["b", "a", "b", "b"], most_records=2)
+    assert access.present.shape == (2, 2)
+    assert np.asarray(access.sum(tacit.insecure_key(0), linear).value) == pytest.approx([2.0, 1.0, 0.0])
+
+
+# --- Noise -------------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_wide_enough_for_clip_rounding_and_margin():
+    for multiplier, dimension, clip in [(0.5, 1, 1.0), (5.0, 109, 2.0), (30.0, 10_000, 1e-3)]:
+        lattice = Lattice.of((clip,), (multiplier,), dimension, 300, 1e-5)
+        g = lattice.spacings[0]
+        sensitivity = clip * (1 + 1e-5) / g + np.sqrt(dimension) / 2
+        assert multiplier * sensitivity == pytest.approx(SCALE, rel=1e-12)
+        assert SCALE * g / clip == pytest.approx(multiplier, rel=2e-3)  # and not much wider
+
+
+@pytest.mark.parametrize("batch", [1, 300, 40_000, 400_000])
+@pytest.mark.parametrize("multiplier", [1.0, 4.0, 50.0])
+def test_sums_of_any_batch_fit_their_words(batch, multiplier):
+    lattice = Lattice.of((1.0,), (multiplier,), 10, batch, 1e-5)
+    largest = int(np.ceil(1.0 / lattice.spacings[0])) + 2
+    bits = lattice.limb_bits
+    noise = 2048 * (128**2 + 128 + 1)
+    if bits == 0:
+        assert largest * batch + noise < 2**31
+    else:
+        assert batch * 2**bits + 2**bits < 2**32
+        assert ((largest >> bits) + 1) * batch + (noise >> bits) + batch < 2**31
+
+
+def test_two_words_release_the_same_number_as_one():
+    one, two = Lattice((0.5,), 0), Lattice((0.5,), 9)
+    totals = jnp.array([0, 1, -1, 123_456, -98_765], jnp.int32)
+    key = tacit.insecure_key(3)
+    expected = one.add_noise(key, totals, jnp.zeros_like(totals, jnp.uint32))
+    split = two.add_noise(key, (totals >> 9) - 3, ((totals & 511) + 3 * 512).astype(jnp.uint32))
+    assert np.array_equal(np.asarray(expected), np.asarray(split))
+
+
+def test_the_release_is_a_function_of_the_noised_total_alone():
+    """Different ways to reach one total in two words give one answer: nothing of the summands is left in it."""
+    lattice, key = Lattice((1.0,), 6), tacit.insecure_key(4)
+    ways = [(10, 5), (9, 69), (7, 197), (-3, 837)]
+    answers = {float(lattice.add_noise(key, jnp.int32(h)[None], jnp.uint32(low)[None])[0]) for h, low in ways}
+    assert len(answers) == 1
+
+
+def test_every_integer_near_zero_comes_up():
+    """No holes: each residue modulo 128 and modulo 128² / 64 is hit as often as it should be (χ², 1e-6)."""
+    from scipy import stats
+
+    draws = np.asarray(lattice_gaussian(tacit.insecure_key(9), (400_000,)))
+    for modulus, shift in ((128, 0), (256, 7), (97, 0)):
+        counts = np.bincount((draws >> shift) % modulus, minlength=modulus)
+        assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_too_much_or_too_little_noise_for_the_lattice_is_refused():
+    with pytest.raises(ValueError, match=r"noise_multiplier=100000\.0 with 10000 dimensions"):
+        Lattice.of((1.0,), (1e5,), 10_000, 10, 0.0)
+    with pytest.raises(ValueError, match="too large for exact sums"):
+        Lattice.of((1.0,), (1e-6,), 1, 10, 0.0)
+
+
+# --- Receipts ----------------------------------------------------------------------------------------------------
+
+
+def test_the_receipt_names_what_was_done():
+    x, y = records(100)
+    key = tacit.insecure_key(0)
+    full = Access.of((x, y), SubsampledGaussian(1.0, 2.0)).sum(key, linear)
+    assert full.event == Gaussian(2.0)
+    access = Access.of((x, y), SubsampledGaussian(1.0, 2.0, 0.1), capacity=200)
+    sampled = access.sum(key, linear)
+    sampler = access.mechanism.sampler(200)
+    assert sampler is not None
+    assert sampled.event == TruncatedPoissonSampled(0.1, 200, sampler.buffer, Gaussian(2.0))
+    assert sampled.seeded
+    assert Access.of((x, y), Exact()).sum(key, linear).event == NonPrivate()
+    assert not access.sum(tacit.secure_key(), linear).seeded
+
+
+def test_the_price_is_known_before_a_record_is_read():
+    """The price comes from shapes alone: the same function, fed with shapes in place of records."""
+    access = Access.of(records(50), SubsampledGaussian(1.0, 2.0, 0.2))
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), access)
+    key = tacit.insecure_key(0)
+
+    def run(key, access):
+        return repeat(key, 7, lambda k, level, w: access.at(level).sum(k, linear).map(lambda g: w + g), jnp.zeros(3))
+
+    promised = price(run, key, shapes)
+    assert isinstance(promised, Repeated)
+    assert promised.steps == 7
+    fast = jax.jit(run)
+    assert fast(key, access).event == promised
+    assert fast(tacit.insecure_key(1), access).event == promised  # cached: no trace, the same receipt
+
+
+class CountingMechanism(SubsampledGaussian):
+    """Counts at run time, inside the compiled program, how often records are really released."""
+
+    count = 0
+
+    def release(self, key, batch, chosen, level):
+        def tick():
+            CountingMechanism.count += 1
+
+        jax.debug.callback(tick)
+        return super().release(key, batch, chosen, level)
+
+
+def steps_of(event) -> int:
+    match event:
+        case Composed(events):
+            return sum(map(steps_of, events))
+        case Repeated(inner, steps):
+            return steps * steps_of(inner)
+    return 1
+
+
+@pytest.mark.parametrize("steps", [1, 5, (3, 4)])
+def test_receipt_equals_price_equals_what_ran_on_cached_calls_too(steps):
+    levels = len(steps) if isinstance(steps, tuple) else 1
+    mechanism = CountingMechanism(1.0, tuple(2.0 + i for i in range(levels)), 0.5)
+    access = Access.of(records(20), mechanism)
+
+    def run(key, access):
+        return repeat(
+            key, steps, lambda k, level, w: access.at(level).sum(k, linear).map(lambda g: w + g), jnp.zeros(3)
+        )
+
+    fast = jax.jit(run)
+    for seed in range(3):
+        CountingMechanism.count = 0
+        release = fast(tacit.insecure_key(seed), access)
+        jax.block_until_ready(release)
+        jax.effects_barrier()
+        assert CountingMechanism.count == steps_of(release.event) == (sum(steps) if levels > 1 else steps)
+        assert release.event == price(run, tacit.insecure_key(seed), access)
+
+
+def test_a_schedule_is_priced_level_by_level_and_run_as_priced():
+    """Noise at each level, measured on an empty table: variance ratio 100 within χ² bounds (false alarm < 1e-6)."""
+    mechanism = SubsampledGaussian(1.0, (1.0, 10.0), (0.5, 1.0))
+    access = Access.of((np.zeros((0, 3), np.float32), np.zeros(0, np.float32)), mechanism, capacity=10)
+
+    def run(key, access):
+        def step(k, level, state):
+            where = level.index
+            return access.at(level).sum(k, linear).map(lambda g: state.at[where].add(g**2))
+
+        return repeat(key, (200, 300), step, jnp.zeros((2, 3)))
+
+    release = jax.jit(run)(tacit.insecure_key(5), access)
+    assert release.event == Composed(
+        (Repeated(TruncatedPoissonSampled(0.5, 10, 10, Gaussian(1.0)), 200), Repeated(Gaussian(10.0), 300))
+    )
+    variances = np.asarray(release.value).sum(axis=1) / np.array([600, 900])
+    assert variances[0] == pytest.approx((1.0 / 0.5) ** 2, rel=0.3)
+    assert variances[1] == pytest.approx(10.0**2, rel=0.25)
+
+
+def test_a_level_of_an_outer_schedule_is_not_taken_for_an_inner_one():
+    mechanism = SubsampledGaussian(1.0, (1.0, 3.0))
+    access = Access.of(records(5), mechanism)
+
+    def outer(k, level, w):
+        def inner(k2, _, v):
+            return access.at(level).sum(k2, linear).map(lambda g: v + g)
+
+        return repeat(k, 4, inner, w)
+
+    release = repeat(tacit.insecure_key(0), (2, 3), outer, jnp.zeros(3))
+    assert release.event == Composed(
+        (Repeated(Repeated(Gaussian(1.0), 4), 2), Repeated(Repeated(Gaussian(3.0), 4), 3))
+    )
+
+
+def test_then_adds_receipts_and_map_does_not():
+    access = Access.of(records(5), SubsampledGaussian(1.0, 2.0))
+    k1, k2 = jax.random.split(tacit.insecure_key(0))
+    release = access.sum(k1, linear).map(jnp.abs).then(lambda g: access.sum(k2, linear).map(lambda h: g + h))
+    assert release.event == Composed((Gaussian(2.0), Gaussian(2.0)))
+    assert access.sum(k1, linear).join(access.sum(k2, linear)).event == release.event
+    assert Released(1.0).map(lambda x: x + 1) == Released(2.0)
+
+
+def test_a_run_is_compiled_once():
+    traces = []
+
+    def run(key, access):
+        traces.append(1)
+        return repeat(key, 3, lambda k, level, w: access.at(level).sum(k, linear).map(lambda g: w + g), jnp.zeros(3))
+
+    fast = jax.jit(run)
+    for seed in range(3):
+        fast(tacit.insecure_key(seed), Access.of(records(30, seed), SubsampledGaussian(1.0, 2.0, 0.3)))
+    assert len(traces) == 1
+
+
+# --- Sums --------------------------------------------------------------------------------------------------------
+
+
+def test_sums_are_scaled_by_the_public_rate_and_unbiased():
+    """Mean of 400 sampled sums against the full clipped sum, within 5 standard errors (false alarm < 1e-6)."""
+    x, y = records(60)
+    access = Access.of((x, y), SubsampledGaussian(1.0, 0.1, 0.25))
+    keys = jax.random.split(tacit.insecure_key(2), 400)
+    sums = np.asarray(jax.vmap(lambda k: access.sum(k, linear).value)(keys))
+    exact = np.asarray(Access.of((x, y), SubsampledGaussian(1.0, 0.01)).sum(keys[0], linear).value)
+    assert np.all(np.abs(sums.mean(axis=0) - exact) < 5 * sums.std(axis=0) / np.sqrt(400) + 0.05)
+
+
+def test_an_empty_table_gives_noise_alone():
+    empty = (np.zeros((0, DIMENSION), np.float32), np.zeros(0, np.float32))
+    for mechanism in MECHANISMS:
+        value = Access.of(empty, mechanism, capacity=4).sum(tacit.insecure_key(1), linear).value
+        assert np.all(np.isfinite(value))
+        assert np.all(np.asarray(value) != 0)
+    assert np.all(np.asarray(Access.of(empty, Exact()).sum(tacit.insecure_key(1), linear).value) == 0)
+
+
+def test_exact_is_the_plain_sum():
+    x, y = records(40)
+    release = Access.of((x, y), Exact()).sum(tacit.insecure_key(0), linear)
+    assert np.asarray(release.value) == pytest.approx((y[:, None] * x).sum(axis=0), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: SubsampledGaussian(0.0, 1.0), "clip=0.0"),
+        (lambda: SubsampledGaussian(float("nan"), 1.0), "clip=nan"),
+        (lambda: SubsampledGaussian(1.0, -1.0), r"noise_multiplier=-1\.0"),
+        (lambda: SubsampledGaussian(1.0, 1.0, 1.5), r"sampling_rate=1\.5"),
+        (lambda: SubsampledGaussian(1.0, (1.0, 2.0), (0.1, 0.2, 0.3)), "levels"),
+        (lambda: SubsampledGaussian(1.0, (1.0,) * 33), "33 levels; expected 1 to 32"),
+        (lambda: Exact(0.0), r"sampling_rate=0\.0"),
+        (lambda: Access.of((np.ones((3, 2)), np.ones(4)), Exact()), "one common length"),
+        (lambda: Access.of(np.ones((3, 2)), Exact(), capacity=2), "capacity=2 for 3 units"),
+        (lambda: Access.of(np.ones((3, 2)), Exact(), groups=[1, 2, 3]), "most_records=None"),
+        (lambda: Access.of(np.ones((3, 2)), Exact(), groups=[1, 2], most_records=1), "one id for each of the 3"),
+        (
+            lambda: Access.of(records(5), SubsampledGaussian(1.0, (1.0, 2.0))).sum(tacit.insecure_key(0), linear),
+            "has 2 levels",
+        ),
+        (
+            lambda: (
+                Access.of(records(5), SubsampledGaussian(1.0, (1.0, 2.0)))
+                .at(Level(jnp.int32(0), 3, 0))
+                .sum(tacit.insecure_key(0), linear)
+            ),
+            "schedule has 3 levels and the mechanism 2",
+        ),
+        (lambda: repeat(tacit.insecure_key(0), (), lambda k, level, x: Released(x), 0), r"steps=\(\)"),
+        (lambda: repeat(tacit.insecure_key(0), 0, lambda k, level, x: Released(x), 0), "steps=0"),
+    ],
+)
+def test_bad_settings_are_refused_with_their_value(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
