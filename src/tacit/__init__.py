@@ -30,7 +30,32 @@ _HOMES = {
 }
 _MODULES = ("families", "models", "privacy", "solvers")
 
-__all__ = ["__version__", *sorted(_HOMES), "events", *_MODULES]
+__all__ = [
+    "Access",
+    "Calibration",
+    "DiagonalGaussian",
+    "Exact",
+    "FullGaussian",
+    "LinearRegression",
+    "Released",
+    "Statement",
+    "SubsampledGaussian",
+    "Target",
+    "__version__",
+    "calibrate",
+    "conjugate",
+    "delta",
+    "epsilon",
+    "events",
+    "families",
+    "insecure_key",
+    "models",
+    "price",
+    "privacy",
+    "repeat",
+    "secure_key",
+    "solvers",
+]
 
 if TYPE_CHECKING:
     from tacit import families, models, privacy, solvers

@@ -1,4 +1,4 @@
-"""The command line. Every command: `--help`, `--json` where it prints a result, exit code 2 and one sentence if refused.
+"""The command line. Every command: `--help`, `--json` where it prints a result, exit code 2 and a sentence if refused.
 
 Nothing heavy is imported here: commands import what they need when they run.
 """

@@ -16,7 +16,7 @@ from tacit.families import kl
 
 RECORDS, COEFFICIENTS, NOISE_SCALE = 20_000, (0.8, -0.5, 0.3, 0.0, -0.2), 0.5
 DELTA = 1e-6
-EPSILONS = (0.1, 1.0, 10.0, math.inf)
+EPSILONS = (0.1, 1.0, math.inf)
 HEADLINE = 1.0
 
 
@@ -73,7 +73,7 @@ def run(out: Path, insecure_seed: int | None, as_json: bool) -> None:
     (out / "posterior.json").write_text(json.dumps({"family": "FullGaussian", **natural}, indent=2) + "\n")
     (out / "statement.txt").write_text(statement.text())
     (out / "statement.json").write_text(statement.to_json())
-    drawn = _draw(out / "posterior.png", exact, fits)
+    drawn = _draw(out / "posterior.png", fits)
     if as_json:
         print(json.dumps(result))
     else:
@@ -90,7 +90,7 @@ def _simulate() -> tuple[jax.Array, jax.Array]:
 
 
 def _name(epsilon: float) -> str:
-    return "no privacy" if math.isinf(epsilon) else f"ε = {epsilon:g}"
+    return "exact" if math.isinf(epsilon) else f"ε = {epsilon:g}"
 
 
 def _print(exact: Any, fits: dict[float, Any], rows: Any, statement: Any, out: Path, drawn: bool) -> None:
@@ -114,7 +114,7 @@ def _print(exact: Any, fits: dict[float, Any], rows: Any, statement: Any, out: P
     console.print(f"Written to {out}: result.json, posterior.json, {figure}statement.txt, statement.json")
 
 
-def _draw(path: Path, exact: Any, fits: dict[float, Any]) -> bool:
+def _draw(path: Path, fits: dict[float, Any]) -> bool:
     """A forest plot; False if matplotlib is not there."""
     from tacit.report.style import figure, save
 
@@ -122,9 +122,9 @@ def _draw(path: Path, exact: Any, fits: dict[float, Any]) -> bool:
         axes = figure("Coefficients: mean and 95 % interval", "value", "", height=4.5)
     except ValueError:
         return False
-    series = [("exact", exact), *((_name(e), r.value) for e, r in sorted(fits.items(), reverse=True))]
+    series = [(_name(e), r.value) for e, r in sorted(fits.items(), reverse=True)]
     for i, (name, q) in enumerate(series):
-        places = np.arange(len(COEFFICIENTS)) + (i - (len(series) - 1) / 2) * 0.14
+        places = np.arange(len(COEFFICIENTS)) + (i - (len(series) - 1) / 2) * 0.2
         spread = 1.96 * np.asarray(q.deviation)
         axes.errorbar(np.asarray(q.mean), places, xerr=spread, fmt="o", markersize=4, capsize=2, label=name)
     for j, truth in enumerate(COEFFICIENTS):

@@ -128,7 +128,10 @@ def test_malformed_events_are_refused(text):
         (lambda: PoissonSampled(0.0, Gaussian(1.0)), "sampling_rate=0.0"),
         (lambda: Repeated(Gaussian(1.0), 0), "steps=0; expected a whole number of at least 1"),
         (lambda: Repeated(Gaussian(1.0), 2.5), "steps=2.5"),  # type: ignore[arg-type]
-        (lambda: TruncatedPoissonSampled(0.1, 10, 11, Gaussian(1.0)), "buffer=11; expected a whole number from 1 to slots=10"),
+        (
+            lambda: TruncatedPoissonSampled(0.1, 10, 11, Gaussian(1.0)),
+            "buffer=11; expected a whole number from 1 to slots=10",
+        ),
     ],
 )
 def test_an_impossible_event_is_refused_with_its_value(make, words):

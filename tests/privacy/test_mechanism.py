@@ -273,9 +273,7 @@ def test_a_level_of_an_outer_schedule_is_not_taken_for_an_inner_one():
         return repeat(k, 4, inner, w)
 
     release = repeat(tacit.insecure_key(0), (2, 3), outer, jnp.zeros(3))
-    assert release.event == Composed(
-        (Repeated(Repeated(Gaussian(1.0), 4), 2), Repeated(Repeated(Gaussian(3.0), 4), 3))
-    )
+    assert release.event == Composed((Repeated(Repeated(Gaussian(1.0), 4), 2), Repeated(Repeated(Gaussian(3.0), 4), 3)))
 
 
 def test_then_adds_receipts_and_map_does_not():

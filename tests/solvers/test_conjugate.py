@@ -58,10 +58,10 @@ def test_without_noise_the_answer_is_exact_and_its_mean_field_optimum_if_diagona
 
 
 def test_the_error_of_the_private_mean_shrinks_like_one_over_the_number_of_records():
-    """Root mean square error over 64 keys and 2 coefficients at n = 100 and 1600: 16 times smaller, at least 10 asked.
+    """Root mean square error over 64 keys and 2 coefficients at n = 100 and 1600: 16 times smaller, at least 13 asked.
 
-    False alarms: the ratio of two such errors has a relative deviation near 0.09, so 10 is five deviations away: below
-    1e-5 for a fresh seed. Power: rejects noise that grows with the number of records, as that of a mean scaled up by n.
+    False alarms: both use the same keys, so over seeds the ratio is 15.6 with a deviation of 0.4; 13 is six deviations
+    away: below 1e-6 for a fresh seed. Power: rejects noise that grows with the number of records, as that of a mean scaled up by n.
     """
     keys = jax.random.split(tacit.insecure_key(4), 64)
     mechanism = tacit.SubsampledGaussian(CLIP, 0.2)
@@ -75,8 +75,8 @@ def test_the_error_of_the_private_mean_shrinks_like_one_over_the_number_of_recor
         return float(np.sqrt(np.mean((means - np.asarray(exact.mean)) ** 2)))
 
     small, large = error(100), error(1600)
-    assert small > 10 * large
-    assert not small > 10 * error(1600, noise_times=16)
+    assert small > 13 * large
+    assert not small > 13 * error(1600, noise_times=16)
 
 
 MECHANISMS = {
@@ -165,7 +165,7 @@ def test_without_records_the_answer_is_proper_and_priced_all_the_same():
 @pytest.mark.parametrize("prior_deviation", [1.0, 100.0, 1000.0])
 @pytest.mark.parametrize("start", STARTS)
 def test_a_very_noisy_release_is_brought_back_to_a_proper_posterior(start, prior_deviation):
-    """64 releases of noise 50·C around 10 records: before projection about half have a negative precision.
+    """64 releases of noise 50·C around 10 records: before projection most are improper.
 
     Nothing is left to chance: every release must be proper, and (to rounding) no less certain than the prior.
     """
@@ -176,8 +176,8 @@ def test_a_very_noisy_release_is_brought_back_to_a_proper_posterior(start, prior
     qs = solve_many(keys, target, access).value
     assert np.all(jax.vmap(is_proper)(qs))
     assert np.all(np.isfinite(jax.vmap(lambda q: q.mean)(qs)))
-    deviations = np.asarray(jax.vmap(lambda q: q.deviation)(qs))
-    assert np.all(deviations <= prior_deviation * 1.01)
+    least = np.linalg.eigvalsh(np.asarray(jax.vmap(lambda q: q.full().precision)(qs), np.float64))[:, 0]
+    assert np.all(least >= 0.99 / prior_deviation**2)
 
 
 def test_a_likelihood_without_a_factor_is_refused_by_name():

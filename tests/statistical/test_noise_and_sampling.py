@@ -54,7 +54,9 @@ class ScaledNoise(SubsampledGaussian):
     factor = 1.0
 
     def release(self, key, batch, chosen, level):
-        wrong = SubsampledGaussian(self.clip, tuple(self.factor * m for m in self.noise_multipliers), self.sampling_rate)
+        wrong = SubsampledGaussian(
+            self.clip, tuple(self.factor * m for m in self.noise_multipliers), self.sampling_rate
+        )
         return wrong.release(key, batch, chosen, level)
 
 
@@ -133,7 +135,9 @@ class ClipSkipped(SubsampledGaussian):
     def release(self, key, batch, chosen, level):
         total = batch.weighted_sum(chosen.astype(batch.norms().dtype))
         lattice = Lattice.of(self.clips, self.noise_multipliers, 4, 10, 0.0)
-        return jax.tree.map(lambda t, z: t + z, total, lattice.add_noise(key, jnp.zeros(4, jnp.int32), jnp.zeros(4, jnp.uint32), level))
+        return jax.tree.map(
+            lambda t, z: t + z, total, lattice.add_noise(key, jnp.zeros(4, jnp.int32), jnp.zeros(4, jnp.uint32), level)
+        )
 
 
 def test_a_canary_is_hidden_by_the_mechanism_and_found_in_broken_ones():

@@ -2,9 +2,9 @@
 
     log q(x) = ⟨η, T(x)⟩ - A(η)
 
-A family is a pytree whose leaves are η, possibly improper: a cavity or a factor need not be a distribution. `+`, `-` and
-scalar `*` are product, quotient and power of densities. Every function here also takes a dict of families (nested if
-you like): the product of its entries, with a dict of values in place of a value.
+A family is a pytree whose leaves are η, possibly improper: a cavity or a factor need not be a distribution. `+`, `-`
+and scalar `*` are product, quotient and power of densities. Every function here also takes a dict of families (nested
+if you like): the product of its entries, with a dict of values in place of a value.
 """
 
 import abc
@@ -55,7 +55,7 @@ class Family(abc.ABC):
     __rmul__ = __mul__
 
 
-def _fold(q: F, function: Any, *others: Any) -> list[Any]:
+def _fold(q: Tree, function: Any, *others: Any) -> list[Any]:
     """`function` of each family in q (and of what stands there in the others)."""
     if isinstance(q, Mapping):
         if any(set(q) != set(other) for other in others):
@@ -64,7 +64,7 @@ def _fold(q: F, function: Any, *others: Any) -> list[Any]:
     return [function(q, *others)]
 
 
-def _map(q: F, function: Any, *others: Any) -> Any:
+def _map(q: Tree, function: Any, *others: Any) -> Any:
     if isinstance(q, Mapping):
         return {name: _map(q[name], function, *(other[name] for other in others)) for name in q}
     return function(q, *others)
@@ -87,12 +87,13 @@ def power(q: F, scale: float | Array) -> F:
 
 def inner(a: Tree, b: Tree) -> Array:
     """⟨a, b⟩ over all leaves."""
-    return sum(jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return reduce(jnp.add, (jnp.sum(x * y) for x, y in pairs))
 
 
-def log_partition(q: F) -> Array:
+def log_partition(q: Tree) -> Array:
     """A(η), summed over a product."""
-    return sum(_fold(q, lambda part: part.log_partition()))
+    return reduce(jnp.add, _fold(q, lambda part: part.log_partition()))
 
 
 def mean_parameters(q: F) -> F:
@@ -100,9 +101,9 @@ def mean_parameters(q: F) -> F:
     return jax.grad(log_partition)(q)
 
 
-def log_density(q: F, x: Tree) -> Array:
+def log_density(q: Tree, x: Tree) -> Array:
     """log q(x) of a proper q."""
-    return sum(_fold(q, lambda part, at: inner(part, part.statistics(at)) - part.log_partition(), x))
+    return reduce(jnp.add, _fold(q, lambda part, at: inner(part, part.statistics(at)) - part.log_partition(), x))
 
 
 def kl(q: F, p: F) -> Array:
@@ -115,17 +116,17 @@ def kl_up_to_constant(q: F, p: F) -> Array:
     return inner(quotient(q, p), mean_parameters(q)) - log_partition(q)
 
 
-def entropy(q: F) -> Array:
+def entropy(q: Tree) -> Array:
     """-E_q[log q] = A(η) - ⟨η, ∇A(η)⟩."""
     return log_partition(q) - inner(q, mean_parameters(q))
 
 
-def is_proper(q: F) -> Array:
+def is_proper(q: Tree) -> Array:
     """Whether every part can be normalised."""
     return reduce(jnp.logical_and, _fold(q, lambda part: part.is_proper()))
 
 
-def sample(key: Array, q: F, shape: tuple[int, ...] = ()) -> Tree:
+def sample(key: Array, q: Tree, shape: tuple[int, ...] = ()) -> Tree:
     """Draws from q; a dict of draws if q is a product."""
     keys = iter(jax.random.split(key, max(1, len(_fold(q, lambda part: part)))))
     return _map(q, lambda part: part.sample(next(keys), shape))

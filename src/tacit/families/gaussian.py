@@ -133,7 +133,7 @@ class FullGaussian(Family):
         return FullGaussian(self.precision_mean, _symmetric(raised))
 
     def diagonal(self) -> DiagonalGaussian:
-        """The diagonal Gaussian nearest in KL(diagonal ‖ this): the same mean, precisions diag(Λ) (docs/errata.md, 1)."""
+        """The diagonal Gaussian nearest in KL(diagonal ‖ this): its mean, precisions diag(Λ) (docs/errata.md, 1)."""
         precision = jnp.diagonal(self.precision)
         return DiagonalGaussian(precision * self.mean, precision)
 

@@ -3,15 +3,17 @@
 An event is first folded, once, into a count of distinct **parts** (`parts`), each a Gaussian or Laplace mechanism,
 bare, Poisson-sampled, or Poisson-sampled with truncation. Each accountant prices those parts or refuses; none guesses.
 
-| accountant | prices                                     | how                                                         |
-|------------|--------------------------------------------|-------------------------------------------------------------|
-| `pld`      | everything (sampled Laplace: add/remove)   | privacy loss distributions, grid refined until ε settles    |
-| `rdp`      | bare, or sampled Gaussian (add/remove)     | Rényi divergences, best order                               |
-| `moments`  | Gaussian, bare or sampled (add/remove)     | Abadi et al. as published: integer moments, integration     |
-| `zcdp`     | bare (no amplification exists)             | ρ adds up; best conversion                                  |
-| `tcdp`     | bare, or sampled Gaussian (add/remove)     | (ρ, ω) that covers the Rényi curve of what was run          |
-| `advanced` | bare, or sampled (add/remove)              | amplification, then advanced composition                    |
-| `basic`    | bare, or sampled (add/remove)              | amplification, then sums                                    |
+| accountant | prices                                   | how                                                        |
+|------------|------------------------------------------|------------------------------------------------------------|
+| `pld`      | all but fixed-size samples               | privacy loss distributions, grid refined until ε settles   |
+| `rdp`      | bare; sampled Gaussian; fixed-size       | Rényi divergences, best order                              |
+| `moments`  | Gaussian, bare or sampled                | Abadi et al. as published: integer moments, integration    |
+| `zcdp`     | bare (no amplification exists)           | ρ adds up; best conversion                                 |
+| `tcdp`     | bare; sampled Gaussian                   | (ρ, ω) that covers the Rényi curve of what was run         |
+| `advanced` | bare or sampled                          | amplification, then advanced composition                   |
+| `basic`    | bare or sampled                          | amplification, then sums                                   |
+
+Under replace-one only `pld` prices Poisson samples, and of those with Gaussian noise.
 """
 
 import functools
@@ -275,10 +277,9 @@ def calibrate(
             return Calibration(high, reached(high), make(high))
 
     aim = math.log(epsilon * (1 - tolerance / 2))
-    root = optimize.brentq(
-        lambda x: math.log(max(reached(math.exp(x)), 1e-12)) - aim, math.log(low), math.log(high), xtol=tolerance / 16
+    noise_multiplier = math.exp(
+        _root(lambda x: math.log(max(reached(math.exp(x)), 1e-12)) - aim, math.log(low), math.log(high), tolerance / 16)
     )
-    noise_multiplier = math.exp(root)
     while reached(noise_multiplier) > epsilon:
         noise_multiplier *= 1 + tolerance / 8
     return Calibration(noise_multiplier, reached(noise_multiplier), make(noise_multiplier))
@@ -347,7 +348,11 @@ def _gaussian_epsilon(delta: float, sigma: float) -> float:
     high = 1.0
     while _gaussian_delta(high, sigma) > delta:
         high *= 2
-    return float(optimize.brentq(lambda e: _gaussian_delta(e, sigma) - delta, 0.0, high, xtol=1e-13)) * (1 + 1e-12)
+    return _root(lambda e: _gaussian_delta(e, sigma) - delta, 0.0, high, 1e-13) * (1 + 1e-12)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    return optimize.brentq(function, low, high, xtol=tolerance)  # type: ignore[return-value]  # without full_output
 
 
 def _pure_epsilon(found: Counter[Part]) -> float:
@@ -451,9 +456,9 @@ def _loss(part: Part, count: int, adjacency: Adjacency, grid: float) -> Any:
     if part.noise == "laplace":
         if part.rate is not None and adjacency == "replace-one":
             raise ValueError("pld does not price sampled Laplace noise under replace-one; ask for add-remove")
-        return pld.from_laplace_mechanism(part.noise_multiplier, sampling_prob=part.rate or 1.0, **settings).self_compose(
-            count
-        )
+        return pld.from_laplace_mechanism(
+            part.noise_multiplier, sampling_prob=part.rate or 1.0, **settings
+        ).self_compose(count)
     if part.rate is None:  # the multiplier is already relative to the sensitivity under `adjacency`
         return pld.from_gaussian_mechanism(part.noise_multiplier / math.sqrt(count), **settings)
     loss = pld.from_gaussian_mechanism(
@@ -556,11 +561,11 @@ def _part_rdp(part: Part, orders: tuple[float, ...]) -> np.ndarray:
     if integrate.all():
         return divergence
     relation = _RELATIONS["replace-one" if part.fixed_size else "add-remove"]
-    accountant = rdp_accountant.RdpAccountant(alphas[~integrate], relation)
+    accountant = rdp_accountant.RdpAccountant(alphas[~integrate].tolist(), relation)
     mechanism = dp_event.GaussianDpEvent if part.noise == "gaussian" else dp_event.LaplaceDpEvent
     event: Any = mechanism(part.noise_multiplier)
     if part.fixed_size:
-        event = dp_event.SampledWithoutReplacementDpEvent(1, part.rate, event)  # only the ratio counts
+        event = dp_event.SampledWithoutReplacementDpEvent(1, part.rate, event)  # type: ignore[arg-type]  # a ratio
     elif part.rate is not None:
         event = dp_event.PoissonSampledDpEvent(part.rate, event)
     accountant.compose(event)
@@ -596,11 +601,12 @@ def _log_moment(part: Part, alpha: float) -> float:
 
 
 def _epsilon_of_rdp(found: Counter[Part], delta: float, adjacency: Adjacency) -> float:
-    value, _ = rdp_accountant.compute_epsilon(ORDERS, _rdp(found, ORDERS, adjacency, "rdp"), delta)
+    divergence = _rdp(found, ORDERS, adjacency, "rdp").tolist()
+    value, _ = rdp_accountant.compute_epsilon(ORDERS, divergence, delta)
     return float(value)
 
 
-MOMENTS = range(1, 65)  # λ, integers as published
+MOMENTS = range(1, 33)  # λ, integers as published
 
 
 @functools.lru_cache(maxsize=512)
@@ -662,7 +668,7 @@ def _epsilon_of_tcdp(found: Counter[Part], delta: float, adjacency: Adjacency) -
 
 @functools.lru_cache(maxsize=4096)
 def _single(part: Part, delta: float, adjacency: Adjacency, accountant: str) -> float:
-    """ε of one step at δ: the exact Gaussian or Laplace mechanism, amplified by sampling, which divides δ by the rate."""
+    """ε of one step at δ: the exact Gaussian or Laplace mechanism, amplified by sampling (δ divides by the rate)."""
     _refuse_sampled_replacement(part, adjacency, accountant)
     rate = part.rate or 1.0
     if part.noise == "laplace":

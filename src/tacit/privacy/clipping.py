@@ -6,7 +6,7 @@ in memory. `group` adds up the records of one unit, so that a person with severa
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Protocol
 
 import jax
@@ -18,7 +18,8 @@ Tree = Any
 
 def _square_norms(tree: Tree) -> Array:
     """Squared L2 norm over all axes but the first."""
-    return sum(jnp.sum(jnp.square(leaf.reshape(leaf.shape[0], -1)), axis=1) for leaf in jax.tree.leaves(tree))
+    squares = (jnp.sum(jnp.square(leaf.reshape(leaf.shape[0], -1)), axis=1) for leaf in jax.tree.leaves(tree))
+    return reduce(jnp.add, squares)
 
 
 def _column(values: Array, like: Array) -> Array:
@@ -149,8 +150,7 @@ class Linear:
         return integer_sum(self._weighted(weights) / spacing, limb_bits)
 
     def group(self, present: Array) -> "Contributions":
-        units, records = present.shape
-        if records == 1:
+        if present.shape[1] == 1:
             return Linear(jnp.where(present[:, 0], self.coefficients, 0), jnp.where(present, self.features, 0))
         return Dense(self.coefficients[:, None] * self.features).group(present)
 

@@ -42,7 +42,9 @@ def check_steps(value: Any) -> None:
 
 def check_sizes(total_name: str, total: Any, part_name: str, part: Any) -> None:
     check_number(total_name, total, "a whole number of at least 1", _is_whole(total) and total >= 1)
-    check_number(part_name, part, f"a whole number from 1 to {total_name}={total}", _is_whole(part) and 1 <= part <= total)
+    check_number(
+        part_name, part, f"a whole number from 1 to {total_name}={total}", _is_whole(part) and 1 <= part <= total
+    )
 
 
 def check_adjacency(value: Any) -> None:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -106,9 +107,9 @@ def _no_seed(_: Array) -> Array:
     raise ValueError("a secure key does not come from a seed; call secure_key(), or insecure_key(seed) to simulate")
 
 
-_FUNCTIONS = dict(key_shape=(KEY_WORDS,), split=_split, random_bits=_random_bits, fold_in=_fold_in)
-SECURE = define_prng_impl(seed=_no_seed, **_FUNCTIONS, name="tacit_chacha20", tag="tcc")
-SEEDED = define_prng_impl(seed=_seed, **_FUNCTIONS, name="tacit_chacha20_seeded", tag="tcs")
+_chacha20 = partial(define_prng_impl, key_shape=(KEY_WORDS,), split=_split, random_bits=_random_bits, fold_in=_fold_in)
+SECURE = _chacha20(seed=_no_seed, name="tacit_chacha20", tag="tcc")
+SEEDED = _chacha20(seed=_seed, name="tacit_chacha20_seeded", tag="tcs")
 
 
 def secure_key() -> Array:

@@ -24,7 +24,7 @@ def figure(title: str, x: str, y: str, width: float = 6.0, height: float = 4.0) 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # its keys are literals there
         canvas = FigureCanvasAgg(Figure(figsize=(width, height)))
         axes = canvas.figure.add_subplot()
     axes.set_prop_cycle(color=COLOURS)
