@@ -327,9 +327,12 @@ def test_randomness_that_a_caller_gave_is_not_reported(source):
 
 def without_docstring(module: str, source: str) -> list[str]:
     """Public functions and classes of a module that do not say what they are."""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    public = [n for n in ast.parse(source).body if isinstance(n, kinds) and not n.name.startswith("_")]
-    return [f"{module}:{node.lineno} {node.name}" for node in public if not (ast.get_docstring(node) or "").strip()]
+    found = []
+    for node in ast.parse(source).body:
+        is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if is_definition and not node.name.startswith("_") and not (ast.get_docstring(node) or "").strip():
+            found.append(f"{module}:{node.lineno} {node.name}")
+    return found
 
 
 def test_every_public_function_and_class_has_a_docstring():

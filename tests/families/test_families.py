@@ -47,6 +47,10 @@ def _double_precision():
 # --- The cases ---------------------------------------------------------------------------------------------------
 
 
+def blocks(matrices: list[Any]) -> np.ndarray:
+    return np.asarray(linalg.block_diag(*(np.asarray(matrix, np.float64) for matrix in matrices)))
+
+
 @dataclass(frozen=True)
 class Case:
     """The parts of a member by name; one part without a name is that family itself, not a product."""
@@ -54,7 +58,7 @@ class Case:
     parts: dict[str, type]
 
     def wrap(self, by_name: dict[str, Any]) -> Any:
-        return by_name[""] if "" in by_name else by_name
+        return by_name.get("", by_name)
 
     def unwrap(self, tree: Any) -> dict[str, Any]:
         return {"": tree} if "" in self.parts else tree
@@ -64,7 +68,7 @@ class Case:
 
     def joint(self, moments: dict[str, Moments]) -> Moments:
         chosen = [moments[name] for name in self.parts]
-        return np.concatenate([mean for mean, _ in chosen]), linalg.block_diag(*(cov for _, cov in chosen))
+        return np.concatenate([mean for mean, _ in chosen]), blocks([cov for _, cov in chosen])
 
     def split(self, joint: Any) -> Any:
         """(..., all coordinates) to a value of the member: a dict if it is a product."""
@@ -100,7 +104,7 @@ def moments_of(case: Case, table: dict[type, Moments]) -> dict[str, Moments]:
     return {name: table[cls] for name, cls in case.parts.items()}
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES.keys())
+@pytest.fixture(params=CASES.values(), ids=list(CASES))
 def case(request) -> Case:
     return request.param
 
@@ -122,7 +126,7 @@ def joint(case) -> Moments:
 
 def precisions(case: Case, tree: Any) -> np.ndarray:
     """The precision matrix over all coordinates."""
-    return linalg.block_diag(*(np.asarray(part.full().precision) for part in case.unwrap(tree).values()))
+    return blocks([part.full().precision for part in case.unwrap(tree).values()])
 
 
 def assert_trees_close(actual: Any, expected: Any, rtol: float = 1e-9, atol: float = 1e-9) -> None:
@@ -255,7 +259,7 @@ def any_moments(size: int) -> st.SearchStrategy[Moments]:
 any_table = st.fixed_dictionaries({cls: any_moments(size) for cls, size in SIZES.items()})
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 @FEW
 @given(a=any_table, b=any_table)
 def test_kl_is_never_negative_and_zero_at_equality(case, a, b):
@@ -319,7 +323,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("names", [("weight",), ("weights", "bias")], ids=["renamed", "one-too-many"])
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=list(OPERATIONS))
 def test_products_over_different_names_are_refused(operation, names):
     q = {"weights": FullGaussian.standard(2)}
     with pytest.raises(ValueError, match=r"names|structure|keys"):
@@ -328,26 +332,28 @@ def test_products_over_different_names_are_refused(operation, names):
 
 # --- Propriety ---------------------------------------------------------------------------------------------------
 
+# Λμ and Λ; a vector of precisions is a diagonal Gaussian, a matrix a full one.
 IMPROPER = {
-    "diagonal-nan-mean": DiagonalGaussian(np.array([np.nan, 0.0]), np.ones(2)),
-    "diagonal-inf-mean": DiagonalGaussian(np.array([np.inf, 0.0]), np.ones(2)),
-    "diagonal-nan": DiagonalGaussian(np.zeros(2), np.array([np.nan, 1.0])),
-    "diagonal-inf": DiagonalGaussian(np.zeros(2), np.array([np.inf, 1.0])),
-    "diagonal-zero": DiagonalGaussian(np.zeros(2), np.array([1.0, 0.0])),
-    "diagonal-negative": DiagonalGaussian(np.zeros(2), np.array([1.0, -0.1])),
-    "full-nan-mean": FullGaussian(np.array([np.nan, 0.0]), np.eye(2)),
-    "full-inf-mean": FullGaussian(np.array([0.0, -np.inf]), np.eye(2)),
-    "full-nan": FullGaussian(np.zeros(2), np.array([[1.0, np.nan], [np.nan, 1.0]])),
-    "full-inf": FullGaussian(np.zeros(2), np.array([[np.inf, 0.0], [0.0, 1.0]])),
-    "full-negative": FullGaussian(np.zeros(2), -np.eye(2)),
-    "full-indefinite": FullGaussian(np.zeros(2), np.array([[1.0, 2.0], [2.0, 1.0]])),  # its diagonal is positive
-    "full-singular": FullGaussian(np.zeros(2), np.diag([1.0, 0.0])),
+    "diagonal-nan-mean": ([np.nan, 0.0], [1.0, 1.0]),
+    "diagonal-inf-mean": ([np.inf, 0.0], [1.0, 1.0]),
+    "diagonal-nan": ([0.0, 0.0], [np.nan, 1.0]),
+    "diagonal-inf": ([0.0, 0.0], [np.inf, 1.0]),
+    "diagonal-zero": ([0.0, 0.0], [1.0, 0.0]),
+    "diagonal-negative": ([0.0, 0.0], [1.0, -0.1]),
+    "full-nan-mean": ([np.nan, 0.0], [[1.0, 0.0], [0.0, 1.0]]),
+    "full-inf-mean": ([0.0, -np.inf], [[1.0, 0.0], [0.0, 1.0]]),
+    "full-nan": ([0.0, 0.0], [[1.0, np.nan], [np.nan, 1.0]]),
+    "full-inf": ([0.0, 0.0], [[np.inf, 0.0], [0.0, 1.0]]),
+    "full-negative": ([0.0, 0.0], [[-1.0, 0.0], [0.0, -1.0]]),
+    "full-indefinite": ([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]]),  # its diagonal is positive
+    "full-singular": ([0.0, 0.0], [[1.0, 0.0], [0.0, 0.0]]),
 }
 
 
-@pytest.mark.parametrize("bad", IMPROPER.values(), ids=IMPROPER.keys())
-def test_improper_parameters_are_seen_alone_and_inside_a_product(bad):
-    bad = jax.tree.map(jnp.asarray, bad)
+@pytest.mark.parametrize(("precision_mean", "precision"), IMPROPER.values(), ids=list(IMPROPER))
+def test_improper_parameters_are_seen_alone_and_inside_a_product(precision_mean, precision):
+    cls = FullGaussian if np.ndim(precision) == 2 else DiagonalGaussian
+    bad = cls(jnp.array(precision_mean), jnp.array(precision))
     assert not bool(is_proper(bad))
     assert not bool(is_proper({"good": FullGaussian.standard(2), "bad": bad}))
     assert not bool(is_proper({"outer": {"bad": bad}, "good": DiagonalGaussian.standard(1)}))
@@ -433,7 +439,7 @@ def test_projection_in_single_precision_is_proper_however_large_the_noise(case, 
         floor = {name: cls.standard(SIZES[cls]) for name, cls in case.parts.items()}
         floor = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), case.wrap(floor))
         projected = project(bad, floor)
-        assert np.linalg.eigvalsh(precisions(case, projected).astype(float))[0] > 0
+        assert np.linalg.eigvalsh(precisions(case, projected))[0] > 0
         assert all_finite([part.mean for part in case.unwrap(projected).values()])
         assert all_finite([part.deviation for part in case.unwrap(projected).values()])
 

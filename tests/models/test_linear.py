@@ -68,7 +68,7 @@ def test_two_posteriors_in_sequence_are_one_posterior_of_all_records(model, reco
 def test_the_log_likelihood_is_that_of_scipy(model):
     theta = np.array([0.2, -0.4, 1.1])
     for x, y in zip(FEATURES[:3], TARGETS[:3], strict=True):
-        expected = stats.norm(x @ theta, NOISE_SCALE).logpdf(y)
+        expected = stats.norm.logpdf(y, x @ theta, NOISE_SCALE)
         assert float(model.log_likelihood(theta, (x, y))) == pytest.approx(expected, rel=1e-12)
 
 

@@ -442,6 +442,25 @@ def test_an_event_from_elsewhere_is_refused():
         acc.epsilon(Stranger(), 1e-5)
 
 
+def test_draws_that_are_less_than_perfect_are_charged():
+    """Each draw of noise is 2⁻⁴⁸ from its ideal: nothing in ordinary use, and refused where it would matter."""
+    from tacit.privacy import noise
+
+    assert acc.NOISE_DRAW_ERROR == noise.DRAW_ERROR
+    ideal = acc.epsilon(Repeated(PoissonSampled(0.01, Gaussian(1.5)), 500), 1e-6)
+    real = acc.epsilon(Repeated(PoissonSampled(0.01, Gaussian(1.5, coordinates=100)), 500), 1e-6)
+    many = acc.epsilon(Repeated(PoissonSampled(0.01, Gaussian(1.5, coordinates=100_000)), 500), 1e-6)
+    assert ideal < real < 1.001 * ideal
+    assert real < many < 1.1 * ideal
+    assert acc.epsilon(Repeated(Gaussian(50.0, coordinates=10**9), 500), 1e-6) == math.inf
+    assert acc.delta(Gaussian(2.0, coordinates=10**6), 1.0) > acc.delta(Gaussian(2.0), 1.0) + 10**6 * 2.0**-48
+
+
+def test_renyi_divergences_of_truncated_samples_are_refused():
+    with pytest.raises(ValueError, match="truncated"):
+        acc.rdp(TruncatedPoissonSampled(0.5, 100, 1, Gaussian(1.0)))
+
+
 def test_nothing_costs_nothing():
     assert acc.epsilon(Composed(), 1e-5) == 0
     assert acc.delta(Composed(), 0.0) == 0

@@ -37,7 +37,7 @@ events = st.recursive(
     leaves,
     lambda inner: st.one_of(
         st.builds(PoissonSampled, rates, inner),
-        st.builds(TruncatedPoissonSampled, rates, st.just(100), st.integers(1, 100), inner),
+        st.builds(TruncatedPoissonSampled, st.floats(1e-6, 0.999), st.just(100), st.integers(1, 100), inner),
         st.builds(FixedSizeSampled, st.just(50), st.integers(1, 50), inner),
         st.builds(Repeated, inner, st.integers(1, 10_000)),
         st.builds(lambda es: Composed(tuple(es)), st.lists(inner, max_size=4)),
@@ -60,6 +60,7 @@ def test_every_leaf_names_its_unit_and_its_adjacency():
         "noise_multiplier": 2.0,
         "unit": "person",
         "adjacency": "add-remove",
+        "coordinates": 0,
     }
 
 
@@ -99,13 +100,18 @@ def test_arbitrary_json_raises_a_value_error_or_is_an_event(value, name):
     [
         '{"type": "builtins.eval", "source": "1"}',
         '{"type": "gaussian"}',
-        '{"type": "gaussian", "noise_multiplier": 1, "unit": "record", "adjacency": "add-remove", "more": 1}',
-        '{"type": "gaussian", "noise_multiplier": true, "unit": "record", "adjacency": "add-remove"}',
-        '{"type": "gaussian", "noise_multiplier": "2", "unit": "record", "adjacency": "add-remove"}',
-        '{"type": "gaussian", "noise_multiplier": NaN, "unit": "record", "adjacency": "add-remove"}',
-        '{"type": "gaussian", "noise_multiplier": 1, "unit": 3, "adjacency": "add-remove"}',
+        '{"type": "gaussian", "noise_multiplier": 1, "unit": "record", "adjacency": "add-remove", "coordinates": 0, "more": 1}',
+        '{"type": "gaussian", "noise_multiplier": true, "unit": "record", "adjacency": "add-remove", "coordinates": 0}',
+        '{"type": "gaussian", "noise_multiplier": "2", "unit": "record", "adjacency": "add-remove", "coordinates": 0}',
+        '{"type": "gaussian", "noise_multiplier": NaN, "unit": "record", "adjacency": "add-remove", "coordinates": 0}',
+        '{"type": "gaussian", "noise_multiplier": 1, "unit": 3, "adjacency": "add-remove", "coordinates": 0}',
         '{"type": "repeated", "event": {"type": "non-private"}, "steps": 1.5}',
         '{"type": "scheduled", "levels": [], "schedule": 0}',
+        '{"type": "gaussian", "noise_multiplier": 1%s, "unit": "a", "adjacency": "add-remove", "coordinates": 0}'
+        % ("0" * 400),
+        '{"type": "repeated", "event": {"type": "non-private"}, "steps": 1%s}' % ("0" * 400),
+        '{"type": "repeated", "event": {"type": "non-private"}, "steps": 1%s}' % ("0" * 9000),
+        '{"type": "composed", "events": [' * 100 + "]}" * 100,
         "[" * 100_000,
         '{"type": "repeated", "steps": 1, "event": ' * 20_000,
     ],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tacit
-from tacit.privacy.clipping import Linear, per_record
+from tacit.privacy.clipping import Dense, Linear, per_record
 from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.noise import SCALE, Lattice, lattice_gaussian
@@ -83,15 +83,14 @@ def test_all_the_records_of_a_person_together_move_it_by_at_most_the_clip():
     y = np.ones(10, np.float32)
     people = np.array([7] * 5 + [1, 2, 3, 4, 5])
     mechanism = SubsampledGaussian(1.0, 0.01)
-    key = tacit.insecure_key(1)
     both = Access.of((x, y), mechanism, groups=people, most_records=5)
     rest = Access.of((x[5:], y[5:]), mechanism, groups=people[5:], most_records=5, capacity=6)
     assert both.unit == "person"
-    release = both.sum(key, linear)
+    release = both.sum(tacit.insecure_key(1), linear)
     assert float(release.value[0]) == pytest.approx(6.0, abs=0.1)
-    assert float(rest.sum(key, linear).value[0]) == pytest.approx(5.0, abs=0.1)
-    assert release.event == Gaussian(0.01, unit="person")
-    as_records = Access.of((x, y), mechanism).sum(key, linear)
+    assert float(rest.sum(tacit.insecure_key(1), linear).value[0]) == pytest.approx(5.0, abs=0.1)
+    assert release.event == Gaussian(0.01, unit="person", coordinates=3)
+    as_records = Access.of((x, y), mechanism).sum(tacit.insecure_key(1), linear)
     assert float(as_records.value[0]) == pytest.approx(10.0, abs=0.1)
 
 
@@ -169,15 +168,15 @@ def test_too_much_or_too_little_noise_for_the_lattice_is_refused():
 def test_the_receipt_names_what_was_done():
     x, y = records(100)
     key = tacit.insecure_key(0)
-    full = Access.of((x, y), SubsampledGaussian(1.0, 2.0)).sum(key, linear)
-    assert full.event == Gaussian(2.0)
+    full = Access.of((x, y), SubsampledGaussian(1.0, 2.0)).sum(tacit.insecure_key(0), linear)
+    assert full.event == Gaussian(2.0, coordinates=3)
     access = Access.of((x, y), SubsampledGaussian(1.0, 2.0, 0.1), capacity=200)
     sampled = access.sum(key, linear)
     sampler = access.mechanism.sampler(200)
     assert sampler is not None
-    assert sampled.event == TruncatedPoissonSampled(0.1, 200, sampler.buffer, Gaussian(2.0))
+    assert sampled.event == TruncatedPoissonSampled(0.1, 200, sampler.buffer, Gaussian(2.0, coordinates=3))
     assert sampled.seeded
-    assert Access.of((x, y), Exact()).sum(key, linear).event == NonPrivate()
+    assert Access.of((x, y), Exact()).sum(tacit.insecure_key(0), linear).event == NonPrivate()
     assert not access.sum(tacit.secure_key(), linear).seeded
 
 
@@ -255,7 +254,10 @@ def test_a_schedule_is_priced_level_by_level_and_run_as_priced():
 
     release = jax.jit(run)(tacit.insecure_key(5), access)
     assert release.event == Composed(
-        (Repeated(TruncatedPoissonSampled(0.5, 10, 10, Gaussian(1.0)), 200), Repeated(Gaussian(10.0), 300))
+        (
+            Repeated(TruncatedPoissonSampled(0.5, 10, 10, Gaussian(1.0, coordinates=3)), 200),
+            Repeated(Gaussian(10.0, coordinates=3), 300),
+        )
     )
     variances = np.asarray(release.value).sum(axis=1) / np.array([600, 900])
     assert variances[0] == pytest.approx((1.0 / 0.5) ** 2, rel=0.3)
@@ -273,16 +275,92 @@ def test_a_level_of_an_outer_schedule_is_not_taken_for_an_inner_one():
         return repeat(k, 4, inner, w)
 
     release = repeat(tacit.insecure_key(0), (2, 3), outer, jnp.zeros(3))
-    assert release.event == Composed((Repeated(Repeated(Gaussian(1.0), 4), 2), Repeated(Repeated(Gaussian(3.0), 4), 3)))
+    assert release.event == Composed(
+        (Repeated(Repeated(Gaussian(1.0, coordinates=3), 4), 2), Repeated(Repeated(Gaussian(3.0, coordinates=3), 4), 3))
+    )
 
 
 def test_then_adds_receipts_and_map_does_not():
     access = Access.of(records(5), SubsampledGaussian(1.0, 2.0))
     k1, k2 = jax.random.split(tacit.insecure_key(0))
     release = access.sum(k1, linear).map(jnp.abs).then(lambda g: access.sum(k2, linear).map(lambda h: g + h))
-    assert release.event == Composed((Gaussian(2.0), Gaussian(2.0)))
-    assert access.sum(k1, linear).join(access.sum(k2, linear)).event == release.event
+    assert release.event == Composed((Gaussian(2.0, coordinates=3),) * 2)
+    k3, k4 = jax.random.split(tacit.insecure_key(1))
+    assert access.sum(k3, linear).join(access.sum(k4, linear)).event == release.event
     assert Released(1.0).map(lambda x: x + 1) == Released(2.0)
+    with pytest.raises(ValueError, match="use then"):
+        Released(1.0).map(lambda x: {"hidden": Released(x)})
+
+
+def test_many_releases_by_vmap_scan_or_map_are_all_on_the_receipt():
+    """A receipt is metadata, which `vmap` does not multiply: the witness does."""
+    access = Access.of(records(5), SubsampledGaussian(1.0, 2.0))
+    keys = jax.random.split(tacit.insecure_key(0), 6)
+    one = Gaussian(2.0, coordinates=3)
+
+    def release(key):
+        return access.sum(key, linear)
+
+    assert jax.vmap(release)(keys).event == Repeated(one, 6)
+    assert jax.jit(jax.vmap(release))(keys).map(lambda v: v.sum(axis=0)).event == Repeated(one, 6)
+    assert jax.lax.map(release, keys).event == Repeated(one, 6)
+    _, stacked = jax.lax.scan(lambda c, k: (c, release(k)), 0, keys)
+    assert stacked.event == Repeated(one, 6)
+    assert jax.vmap(jax.vmap(release))(keys.reshape(2, 3)).event == Repeated(one, 6)
+    assert price(jax.vmap(release), keys) == Repeated(one, 6)
+    twice = repeat(
+        tacit.insecure_key(1),
+        4,
+        lambda k, level, w: jax.vmap(release)(jax.random.split(k, 2)).map(sum),
+        0.0 * jnp.ones(3),
+    )
+    assert twice.event == Repeated(Repeated(one, 2), 4)
+
+
+def test_a_key_makes_one_release():
+    """Two sums with one key share their noise: the difference would be exact."""
+    access = Access.of(records(5), SubsampledGaussian(1.0, 2.0))
+    key = tacit.insecure_key(0)
+    access.sum(key, linear)
+    with pytest.raises(ValueError, match="has made a release already"):
+        access.sum(key, linear)
+    with pytest.raises(ValueError, match="has made a release already"):
+        jax.jit(lambda k: access.sum(k, linear).join(access.sum(k, dense)))(tacit.insecure_key(1))
+    with pytest.raises(ValueError, match="hand the key in"):
+        jax.jit(lambda: access.sum(tacit.secure_key(), linear))()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, np.int32, np.uint8, np.float64, bool])
+@pytest.mark.parametrize("size", [1, 17, 100])
+def test_records_of_any_type_are_bounded(dtype, size):
+    """Half precision overflows, integers wrap: contributions are brought to the working precision first."""
+    x = np.full((4, 100), size).astype(dtype)
+    mechanism = SubsampledGaussian(1.0, 1.0)
+    makers = [lambda r: Linear(r[1], r[0]), lambda r: Linear(r[1].astype(jnp.float32), r[0]), lambda r: Dense(r[0])]
+    for maker in makers:
+        access = Access.of((x, np.ones(4, dtype)), mechanism)
+        without = Access(access.records, access.present.at[0].set(False), mechanism)
+        a, b = (np.asarray(d.sum(tacit.insecure_key(2), maker).value, np.float64) for d in (access, without))
+        assert np.linalg.norm(a - b) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("maker", "words"),
+    [
+        (lambda r: Dense(r[0] * 1j), "complex"),
+        (lambda r: Linear(r[1][:, None], r[0]), r"shapes \(5, 1\) and \(5, 3\)"),
+        (lambda r: r[0], "must return Dense or Linear, not"),
+    ],
+)
+def test_what_has_no_bounded_norm_is_refused(maker, words):
+    with pytest.raises(ValueError, match=words):
+        Access.of(records(5), SubsampledGaussian(1.0, 1.0)).sum(tacit.insecure_key(0), maker)
+
+
+def test_a_number_beyond_single_precision_is_infinite_and_silent():
+    x = np.array([[1e300, 0, 0], [1.0, 0, 0]])
+    value = Access.of((x, np.ones(2)), SubsampledGaussian(1.0, 0.01)).sum(tacit.insecure_key(0), linear).value
+    assert float(value[0]) == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_run_is_compiled_once():
@@ -336,6 +414,15 @@ def test_exact_is_the_plain_sum():
         (lambda: SubsampledGaussian(1.0, (1.0, 2.0), (0.1, 0.2, 0.3)), "levels"),
         (lambda: SubsampledGaussian(1.0, (1.0,) * 33), "33 levels; expected 1 to 32"),
         (lambda: Exact(0.0), r"sampling_rate=0\.0"),
+        (lambda: SubsampledGaussian(1.0, 1.0, 0.5, buffer=0), "buffer=0"),
+        (
+            lambda: (
+                Access.of(records(5), SubsampledGaussian(1.0, (1.0, 1.0), (1.0, 0.5), buffer=2))
+                .at(Level(jnp.int32(0), 2, 0))
+                .sum(tacit.insecure_key(0), linear)
+            ),
+            "buffer=2 with a level that takes all 5 slots",
+        ),
         (lambda: Access.of((np.ones((3, 2)), np.ones(4)), Exact()), "one common length"),
         (lambda: Access.of(np.ones((3, 2)), Exact(), capacity=2), "capacity=2 for 3 units"),
         (lambda: Access.of(np.ones((3, 2)), Exact(), groups=[1, 2, 3]), "most_records=None"),

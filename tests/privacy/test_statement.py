@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tacit.privacy.accounting import epsilon
-from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
+from tacit.privacy.events import Composed, FixedSizeSampled, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
 from tacit.privacy.statement import Statement, _up
 
 EVENT = Repeated(TruncatedPoissonSampled(0.02, 1000, 90, Gaussian(2.0, unit="person")), 100)
@@ -56,3 +56,15 @@ def test_without_privacy_nothing_is_promised():
 def test_a_printed_epsilon_is_never_below_the_real_one(value):
     assert float(_up(value)) >= value * (1 - 1e-9)
     assert float(_up(value)) <= value * 1.0011
+
+
+def test_the_attackers_rate_is_rounded_up_and_places_are_named_public():
+    text = Statement.of(Gaussian(1.0), 1e-5, seeded=False).text()
+    assert "at most 9.237 % of the time" in text
+    assert "The number of places, 1000, is public" in Statement.of(EVENT, 1e-5, seeded=False).text()
+
+
+def test_an_event_for_another_accountant_still_has_a_statement():
+    event = FixedSizeSampled(1000, 10, Gaussian(2.0))
+    statement = Statement.of(event, 1e-5, seeded=False, accountant="rdp", adjacency="replace-one")
+    assert 0.01 < statement.true_positive_rate < 0.1

@@ -227,6 +227,17 @@ def test_a_full_buffer_keeps_the_first_chosen():
     assert sizes.max() == 10
 
 
+@pytest.mark.parametrize(
+    ("slots", "rates", "buffer"), [(2_000_000, (1e-4,), 600_000), (3_000_000, (1.0, 1e-4), 3_000_000)]
+)
+def test_long_gaps_do_not_wrap_around_and_choose_again(slots, rates, buffer):
+    """A running sum of 32 bits would pass 2³² here, come back positive and choose twice as many."""
+    indices, chosen = PoissonSampler(slots, rates, buffer).draw(tacit.insecure_key(3), jnp.int32(len(rates) - 1))
+    picked = np.asarray(indices)[np.asarray(chosen)]
+    assert len(np.unique(picked)) == len(picked)
+    assert abs(len(picked) - slots * 1e-4) < 6 * np.sqrt(slots * 1e-4)  # false alarm below 1e-8
+
+
 def test_levels_have_their_own_rates():
     """Two levels in one program: mean sample sizes within 5 standard errors."""
     sampler = PoissonSampler(40, (0.1, 0.6), 40)

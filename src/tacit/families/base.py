@@ -55,17 +55,23 @@ class Family(abc.ABC):
     __rmul__ = __mul__
 
 
+def _check_names(q: Mapping[str, Tree], *others: Mapping[str, Tree]) -> None:
+    for other in others:
+        if set(q) != set(other):
+            raise ValueError(f"a product over {sorted(q)} met one over {sorted(other)}; the names must be the same")
+
+
 def _fold(q: Tree, function: Any, *others: Any) -> list[Any]:
     """`function` of each family in q (and of what stands there in the others)."""
     if isinstance(q, Mapping):
-        if any(set(q) != set(other) for other in others):
-            raise ValueError(f"a product over {sorted(q)} met one over {sorted(others[0])}; the names must be the same")
+        _check_names(q, *others)
         return [x for name in q for x in _fold(q[name], function, *(other[name] for other in others))]
     return [function(q, *others)]
 
 
 def _map(q: Tree, function: Any, *others: Any) -> Any:
     if isinstance(q, Mapping):
+        _check_names(q, *others)
         return {name: _map(q[name], function, *(other[name] for other in others)) for name in q}
     return function(q, *others)
 

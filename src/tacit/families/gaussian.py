@@ -115,7 +115,9 @@ class FullGaussian(Family):
 
     def is_proper(self) -> Array:
         finite = jnp.all(jnp.isfinite(self.precision_mean)) & jnp.all(jnp.isfinite(self.precision))
-        usable = jnp.where(finite, _symmetric(self.precision), -jnp.eye(self.precision.shape[0]))
+        usable = jnp.where(
+            finite, _symmetric(self.precision), -jnp.eye(*self.precision.shape, dtype=self.precision.dtype)
+        )
         return finite & (jnp.linalg.eigvalsh(usable)[0] > 0)
 
     def sample(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
@@ -129,7 +131,9 @@ class FullGaussian(Family):
         half = jax.scipy.linalg.solve_triangular(root, _symmetric(self.precision), lower=True)
         relative = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
         values, vectors = jnp.linalg.eigh(_symmetric(relative))
-        raised = root @ (vectors * jnp.maximum(values, 1)) @ (root @ vectors).T
+        # Beside a huge eigenvalue a 1 is lost to rounding, and the result could be improper again.
+        least = jnp.maximum(1, 8 * values.shape[0] * jnp.finfo(values.dtype).eps * values[-1])
+        raised = root @ (vectors * jnp.maximum(values, least)) @ (root @ vectors).T
         return FullGaussian(self.precision_mean, _symmetric(raised))
 
     def diagonal(self) -> DiagonalGaussian:

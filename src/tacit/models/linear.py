@@ -23,13 +23,13 @@ class LinearRegression:
 
     def log_likelihood(self, theta: Array, record: Record) -> Array:
         x, y = record
-        return jax.scipy.stats.norm.logpdf(y, x @ theta, self.noise_scale)
+        return jax.scipy.stats.norm.logpdf(jnp.asarray(y, theta.dtype), x @ theta, self.noise_scale)
 
     def factor(self, record: Record) -> FullGaussian:
         """One record's likelihood as a factor in θ: (xy, xxᵀ) / noise_scale². Conjugate, so exact."""
         x, y = record
         weight = self.noise_scale**-2
-        return FullGaussian(weight * y * x, weight * jnp.outer(x, x))
+        return FullGaussian(weight * jnp.asarray(y, x.dtype) * x, weight * jnp.outer(x, x))
 
     def exact_posterior(self, records: Record) -> FullGaussian:
         """The posterior itself, from all records (not private)."""

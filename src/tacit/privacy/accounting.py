@@ -38,6 +38,8 @@ ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 # Halving the grid of `pld` changes ε by less than this, relatively: for a few distinct parts, and for a long schedule.
 TOLERANCE, SCHEDULE_TOLERANCE = 1e-4, 1e-3
 FEW_PARTS = 16
+# How far one draw is from its ideal (`noise`, `sampling`), in total variation.
+NOISE_DRAW_ERROR, GAP_DRAW_ERROR = 2.0**-48, 2.0**-52
 SLACK = 1e-9  # ε's are compared up to this, so that 4 × 0.25 fits in a budget of 1
 _RELATIONS = {
     "add-remove": privacy_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -62,6 +64,7 @@ class Part:
     slots: int | None = None
     buffer: int | None = None
     fixed_size: bool = False
+    coordinates: int = 0
 
     @property
     def truncation(self) -> float:
@@ -71,8 +74,15 @@ class Part:
         return float(stats.binom.sf(self.buffer - 1, self.slots - 1, self.rate))
 
     @property
-    def untruncated(self) -> "Part":
-        return replace(self, slots=None, buffer=None)
+    def ideal(self) -> "Part":
+        """The same in theory: a sample without end, noise without error."""
+        return replace(self, slots=None, buffer=None, coordinates=0)
+
+    @property
+    def imperfection(self) -> float:
+        """Total variation between one step as it runs and in theory: its draws of noise and of gaps."""
+        gaps = 0 if self.slots is None or self.buffer is None else self.buffer + self.slots / 4095 + 1
+        return self.coordinates * NOISE_DRAW_ERROR + gaps * GAP_DRAW_ERROR
 
 
 def parts(event: Event, adjacency: Adjacency) -> Counter[Part] | None:
@@ -126,7 +136,7 @@ def parts(event: Event, adjacency: Adjacency) -> Counter[Part] | None:
         elif event.adjacency == "replace-one" and rate is not None:
             raise ValueError("sampling under replace-one needs noise relative to add-remove (the clip)")
         name: Literal["gaussian", "laplace"] = "gaussian" if isinstance(event, events.Gaussian) else "laplace"
-        return Part(name, multiplier, rate)
+        return Part(name, multiplier, rate, coordinates=event.coordinates)
 
     visit(event, 1)
     if len(units) > 1:
@@ -138,11 +148,13 @@ def parts(event: Event, adjacency: Adjacency) -> Counter[Part] | None:
 
 
 def check_delta(delta: Any) -> None:
+    """Refuse a δ outside (0, 1)."""
     valid = isinstance(delta, int | float) and 0 < delta < 1
     check_number("delta", delta, "a number above 0 and below 1", valid)
 
 
 def check_epsilon(epsilon: Any) -> None:
+    """Refuse an ε that is not a finite number above 0."""
     valid = isinstance(epsilon, int | float) and math.isfinite(epsilon) and epsilon > 0
     check_number("epsilon", epsilon, "a finite number above 0", valid)
 
@@ -177,18 +189,45 @@ def epsilon(
         return math.inf
     if not found:
         return 0.0
-    if accountant == "pld":
-        if (sigma := _single_gaussian(found)) is not None:
-            return _gaussian_epsilon(delta, sigma)
-        left = delta - _unseen(found)
-        if left < delta / 2:
-            raise ValueError(
-                f"delta={delta} is below what pld can resolve over {_compositions(found)} steps; "
-                "use a larger delta or the accountant rdp"
-            )
-        value = _refined(found, adjacency, lambda loss: float(loss.get_epsilon_for_delta(left)), tolerance)
-        return min(value, _pure_epsilon(found))
-    return _closed_form(accountant, found, delta, adjacency)
+    return _less_imperfection(found, delta, lambda ideal, left: _price(accountant, ideal, left, adjacency, tolerance))
+
+
+def _price(
+    accountant: Accountant, found: Counter[Part], delta: float, adjacency: Adjacency, tolerance: float | None
+) -> float:
+    """ε of parts in theory, truncation included."""
+    if accountant != "pld":
+        return _closed_form(accountant, found, delta, adjacency)
+    if (sigma := _single_gaussian(found)) is not None:
+        return _gaussian_epsilon(delta, sigma)
+    left = delta - _unseen(found)
+    if left < delta / 2:
+        raise ValueError(
+            f"delta={delta} is below what pld can resolve over {_compositions(found)} steps; "
+            "use a larger delta or the accountant rdp"
+        )
+    value = _refined(found, adjacency, lambda loss: float(loss.get_epsilon_for_delta(left)), tolerance)
+    return min(value, _pure_epsilon(found))
+
+
+def _less_imperfection(found: Counter[Part], delta: float, price: Callable[[Counter[Part], float], float]) -> float:
+    """ε of what runs from the price of its ideal.
+
+    If every data set's output is within η of the ideal one and the ideal is (ε, δ')-private, what runs is
+    (ε, δ' + (1 + e^ε)η)-private. A thousandth of δ is set aside for it, and more only if that does not do.
+    """
+    eta = sum(n * part.imperfection for part, n in found.items())
+    ideal: Counter[Part] = Counter()
+    for part, n in found.items():
+        ideal[replace(part, coordinates=0)] += n
+    reserve = delta / 1000 if eta > 0 else 0.0
+    while reserve < delta:
+        value = price(ideal, delta - reserve)
+        needed = (1 + math.exp(min(value, 700.0))) * eta
+        if needed <= reserve:
+            return value
+        reserve = max(2 * reserve, 1.1 * needed)
+    return math.inf  # this δ does not pay for so many draws
 
 
 @functools.lru_cache(maxsize=4096)
@@ -212,6 +251,14 @@ def delta(
         return 1.0
     if not found:
         return 0.0
+    eta = (1 + math.exp(min(epsilon, 700.0))) * sum(n * part.imperfection for part, n in found.items())
+    return min(1.0, eta + _delta(accountant, found, epsilon, adjacency, tolerance))
+
+
+def _delta(
+    accountant: Accountant, found: Counter[Part], epsilon: float, adjacency: Adjacency, tolerance: float | None
+) -> float:
+    """δ of parts in theory, truncation included."""
     if accountant == "pld":
         if (sigma := _single_gaussian(found)) is not None:
             return _gaussian_delta(epsilon, sigma)
@@ -317,7 +364,8 @@ def true_positive_rate(event: Event, false_positive_rate: float, adjacency: Adja
     def best(loss: Any) -> float:
         limit = min(float(loss.get_epsilon_for_delta(1e-15 + 1e-6 * false_positive_rate)), 700.0)
         grid = np.linspace(0.0, limit, 4001)
-        deltas = np.asarray(loss.get_delta_for_epsilon(grid)) + _unseen(found)
+        imperfection = (1 + np.exp(grid)) * sum(n * part.imperfection for part, n in found.items())
+        deltas = np.asarray(loss.get_delta_for_epsilon(grid)) + _unseen(found) + imperfection
         by_ratio = np.exp(grid) * false_positive_rate + deltas
         by_complement = 1 - np.exp(-grid) * (1 - deltas - false_positive_rate)
         return float(min(by_ratio.min(), by_complement.min(), 1.0))
@@ -342,7 +390,8 @@ def _gaussian_delta(epsilon: float, sigma: float) -> float:
 
 
 def _gaussian_epsilon(delta: float, sigma: float) -> float:
-    """The inverse of `_gaussian_delta`, rounded up."""
+    """The inverse of `_gaussian_delta`, rounded up: the difference of its two terms keeps some nine digits."""
+    delta = delta * (1 - 1e-8)
     if _gaussian_delta(0.0, sigma) <= delta:
         return 0.0
     high = 1.0
@@ -364,8 +413,8 @@ def _pure_epsilon(found: Counter[Part]) -> float:
 
 def _amplified(epsilon: float, rate: float) -> float:
     """ε of a mechanism on a Poisson sample: log(1 + q(e^ε - 1)) (Jälkö 2.25)."""
-    if epsilon > 700:  # e^ε overflows; there it is ε + log q to every digit
-        return max(0.0, epsilon + math.log(rate))
+    if epsilon > 1:
+        return float(np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, math.log(rate) + epsilon))
     return math.log1p(rate * math.expm1(epsilon))
 
 
@@ -475,9 +524,10 @@ def _truncated(part: Part, untruncated: Any, settings: dict[str, Any]) -> Any:
     Let the unit's slot be i. Condition on the choice among the other slots, which does not depend on the data, and
     reveal it. If fewer than `buffer` others are chosen, nothing is cut: the pair is that of Poisson sampling. Else
     choosing i may push out one other unit j: the sum is a with probability 1 - rate, and a - x_j + x_i (slot filled)
-    or a - x_j (slot empty) with probability rate; for replace-one a - x_j + x'_i. Both alternatives lie within 2C of
-    a, so the pair is dominated by a replace-one pair of twice the distance at the same rate. Revealing which case
-    holds makes the loss a mixture of the two, with the probability of the second as its weight.
+    or a - x_j (slot empty; a, if the others move up to fill it) with probability rate; for replace-one a - x_j + x'_i.
+    All alternatives lie within 2C of a, and such pairs are dominated by the one that lies 2C apart on either side: the
+    replace-one pair of a sampled Gaussian with twice the clip. Revealing which case holds makes the loss a mixture of
+    the two, with the probability of the second as its weight.
     """
     displaced = pld.from_gaussian_mechanism(
         part.noise_multiplier / 2,
@@ -500,7 +550,7 @@ def _closed_form(accountant: str, found: Counter[Part], delta: float, adjacency:
     ideal: Counter[Part] = Counter()
     tau = 0.0
     for part, count in found.items():
-        ideal[part.untruncated] += count
+        ideal[part.ideal] += count
         tau += count * part.truncation
     price = _PRICES[accountant]
     value = price(ideal, delta, adjacency)
@@ -533,9 +583,11 @@ def _refuse_sampled_replacement(part: Part, adjacency: Adjacency, accountant: st
 
 
 def rdp(event: Event, orders: Iterable[float] = ORDERS, adjacency: Adjacency = "add-remove") -> np.ndarray:
-    """The Rényi divergence bound of `event` at each order α > 1."""
+    """The Rényi divergence bound of `event` at each order α > 1, in theory: truncated samples are refused."""
     check_adjacency(adjacency)
     found = parts(event, adjacency)
+    if found is not None and any(part.truncation > 0 for part in found):
+        raise ValueError("a truncated sample has no useful Rényi divergence; ask epsilon, which pays for it out of δ")
     chosen = np.asarray(tuple(orders), float)
     return np.full(chosen.shape, math.inf) if found is None else _rdp(found, tuple(chosen.tolist()), adjacency, "rdp")
 

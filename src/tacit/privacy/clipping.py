@@ -68,6 +68,21 @@ def rounding_margin(dimension: int, dtype: Any) -> float:
     return (dimension / 2 + 8) * float(jnp.finfo(dtype).eps)
 
 
+def checked(batch: Any) -> "Dense | Linear":
+    """The batch in the working precision, for the bounds here are about that precision and about real numbers.
+
+    Half precision overflows, integers wrap and complex squares cancel: each would slip through a norm.
+    """
+    if not isinstance(batch, Dense | Linear):
+        raise ValueError(f"a contribution must return Dense or Linear, not {type(batch).__name__}; see per_record")
+    if isinstance(batch, Linear) and (batch.coefficients.ndim != 1 or batch.features.ndim != 2):
+        shapes = f"{batch.coefficients.shape} and {batch.features.shape}"
+        raise ValueError(f"linear contributions of shapes {shapes}; expected (batch,) and (batch, dimension)")
+    if any(jnp.iscomplexobj(leaf) for leaf in jax.tree.leaves(batch)):
+        raise ValueError("complex contributions; expected real numbers, such as real and imaginary parts")
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), batch)
+
+
 class Contributions(Protocol):
     """A batch of contributions, one to a record or unit."""
 

@@ -21,14 +21,20 @@ def check_number(name: str, value: Any, expected: str, valid: bool) -> None:
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def check_noise_multiplier(value: Any) -> None:
-    check_number("noise_multiplier", value, "a finite number above 0", _is_real(value) and value > 0)
+    """Refuse noise that is not a finite number above 0."""
+    # Squares of it must not overflow either way.
+    check_number("noise_multiplier", value, "a finite number above 0", _is_real(value) and 1e-100 < value < 1e100)
 
 
 def check_sampling_rate(value: Any) -> None:
+    """Refuse a rate outside (0, 1]."""
     check_number("sampling_rate", value, "a number above 0 and at most 1", _is_real(value) and 0 < value <= 1)
 
 
@@ -36,11 +42,18 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+MOST_STEPS = 10**12
+
+
 def check_steps(value: Any) -> None:
+    """Refuse a count that is not a whole number from 1 to MOST_STEPS."""
     check_number("steps", value, "a whole number of at least 1", _is_whole(value) and value >= 1)
+    if value > MOST_STEPS:  # the value itself may be too long to print
+        raise ValueError(f"steps is above {MOST_STEPS:.0e}; expected a plan that ends")
 
 
 def check_sizes(total_name: str, total: Any, part_name: str, part: Any) -> None:
+    """Refuse a part that is not a whole number from 1 to the total."""
     check_number(total_name, total, "a whole number of at least 1", _is_whole(total) and total >= 1)
     check_number(
         part_name, part, f"a whole number from 1 to {total_name}={total}", _is_whole(part) and 1 <= part <= total
@@ -48,6 +61,7 @@ def check_sizes(total_name: str, total: Any, part_name: str, part: Any) -> None:
 
 
 def check_adjacency(value: Any) -> None:
+    """Refuse what is not the name of an adjacency."""
     check_number("adjacency", repr(value), " or ".join(map(repr, ADJACENCIES)), value in ADJACENCIES)
 
 
@@ -62,14 +76,19 @@ class _AdditiveNoise(Event):
 
     Under add-remove that sensitivity is the clip C: one unit's contribution has norm at most C. Replacing a unit
     moves a sum by up to 2C, so an add-remove event can be priced under replace-one; the reverse cannot be known.
+    `coordinates` is how many draws of noise were made: each is a little less than perfect, and that is charged too
+    (0 stands for noise in theory).
     """
 
     noise_multiplier: float
     unit: str = "record"
     adjacency: Adjacency = "add-remove"
+    coordinates: int = 0
 
     def __post_init__(self) -> None:
         check_noise_multiplier(self.noise_multiplier)
+        valid = _is_whole(self.coordinates) and self.coordinates >= 0
+        check_number("coordinates", self.coordinates, "a whole number of at least 0", valid)
         check_adjacency(self.adjacency)
         valid = isinstance(self.unit, str) and bool(self.unit)
         check_number("unit", repr(self.unit), "a word such as 'record' or 'person'", valid)
@@ -111,6 +130,8 @@ class TruncatedPoissonSampled(Event):
     def __post_init__(self) -> None:
         check_sampling_rate(self.sampling_rate)
         check_sizes("slots", self.slots, "buffer", self.buffer)
+        if self.sampling_rate == 1 and self.buffer < self.slots:
+            raise ValueError(f"buffer={self.buffer} at sampling_rate=1; expected all slots={self.slots}")
 
 
 @dataclass(frozen=True)
@@ -215,8 +236,13 @@ def to_dict(event: Event) -> dict[str, Any]:
     return plain
 
 
-def from_dict(plain: Any) -> Event:
+DEEPEST = 64  # nesting: far beyond any plan, far below the interpreter's limit
+
+
+def from_dict(plain: Any, depth: int = 0) -> Event:
     """The event that `to_dict` wrote. An unknown name or field is refused; nothing is imported or run."""
+    if depth > DEEPEST:
+        raise ValueError(f"an event nested more than {DEEPEST} deep; no plan is")
     if not isinstance(plain, dict):
         raise ValueError(f"an event must be a JSON object, not {type(plain).__name__}")
     rest = dict(plain)
@@ -229,9 +255,9 @@ def from_dict(plain: Any) -> Event:
     if "events" in rest:
         if not isinstance(rest["events"], list):
             raise ValueError("events must be a list")
-        rest["events"] = tuple(from_dict(e) for e in rest["events"])
+        rest["events"] = tuple(from_dict(e, depth + 1) for e in rest["events"])
     if "event" in rest:
-        rest["event"] = from_dict(rest["event"])
+        rest["event"] = from_dict(rest["event"], depth + 1)
     return cls(**rest)
 
 
@@ -248,9 +274,9 @@ def from_json(text: str) -> Event:
     """The event in `text`; a ValueError, and nothing else, for any other text."""
     try:
         plain = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:  # ValueError: also an integer of too many digits
         raise ValueError(f"not JSON: {error}") from None
     try:
         return from_dict(plain)
-    except (TypeError, RecursionError) as error:
+    except TypeError as error:
         raise ValueError(f"not an event: {error}") from None

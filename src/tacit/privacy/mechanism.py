@@ -10,6 +10,7 @@ at most the sampling rate, with a vector of norm at most C in front of noise of 
 that is the event which the receipt names. Sampling truncated at the buffer is part of it (`accounting`).
 """
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from tacit.privacy import events
-from tacit.privacy.clipping import Contributions, clip_weights, rounding_margin
+from tacit.privacy.clipping import Contributions, checked, clip_weights, rounding_margin
 from tacit.privacy.noise import Lattice
 from tacit.privacy.randomness import is_secure
 from tacit.privacy.released import Level, Released
@@ -64,6 +65,8 @@ class SubsampledGaussian:
             events.check_number("clip", clip, f"a finite number of at least {LEAST_CLIP}", bool(valid))
         for value in self.noise_multipliers:
             events.check_noise_multiplier(value)
+        if self.buffer is not None:
+            events.check_number("buffer", self.buffer, "a whole number of at least 1", self.buffer >= 1)
         for value in self.sampling_rates:
             events.check_sampling_rate(value)
 
@@ -84,14 +87,16 @@ class SubsampledGaussian:
         if all(rate == 1 for rate in self.sampling_rates):
             return None
         room = self.buffer or max(default_buffer(slots, rate) for rate in self.sampling_rates)
+        if room < slots and max(self.sampling_rates) == 1:
+            raise ValueError(f"buffer={room} with a level that takes all {slots} slots; expected at least as many")
         return PoissonSampler(slots, self.sampling_rates, min(room, slots))
 
-    def level_events(self, slots: int, unit: str) -> tuple[events.Event, ...]:
-        """What one step costs, at each level."""
+    def level_events(self, slots: int, unit: str, coordinates: int) -> tuple[events.Event, ...]:
+        """What one step costs, at each level, if its sum has that many coordinates."""
         sampler = self.sampler(slots)
         found: list[events.Event] = []
         for multiplier, rate in zip(self.noise_multipliers, self.sampling_rates, strict=True):
-            event: events.Event = events.Gaussian(multiplier, unit)
+            event: events.Event = events.Gaussian(multiplier, unit, coordinates=coordinates)
             if sampler is not None and rate < 1:
                 event = events.TruncatedPoissonSampled(rate, slots, sampler.buffer, event)
             found.append(event)
@@ -103,8 +108,7 @@ class SubsampledGaussian:
         norms = batch.norms()
         clips = jnp.asarray(self.clips, norms.dtype)
         weights = jnp.where(chosen, clip_weights(norms, clips[level]), 0)
-        shape = jax.eval_shape(batch.weighted_sum, weights)
-        dimension = sum(leaf.size for leaf in jax.tree.leaves(shape))
+        dimension = _coordinates(batch)
         margin = rounding_margin(dimension, norms.dtype)
         lattice = Lattice.of(self.clips, self.noise_multipliers, dimension, norms.shape[0], margin)
         high, low = batch.rounded_sum(weights, lattice.spacing(level).astype(norms.dtype), lattice.limb_bits)
@@ -130,8 +134,8 @@ class Exact:
 
     sampler = SubsampledGaussian.sampler
 
-    def level_events(self, slots: int, unit: str) -> tuple[events.Event, ...]:
-        del slots, unit
+    def level_events(self, slots: int, unit: str, coordinates: int) -> tuple[events.Event, ...]:
+        del slots, unit, coordinates
         return (events.NonPrivate(),) * len(self.sampling_rates)
 
     def release(self, key: Array, batch: Contributions, chosen: Array, level: Array | int) -> Tree:
@@ -202,6 +206,8 @@ class Access:
 
         def arrange(leaf: Any) -> Array:
             array = np.asarray(leaf)
+            with np.errstate(over="ignore"):  # a number beyond single precision is infinite, and then contributes 0
+                array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
             if count == 0:
                 return jnp.zeros((*padded.shape, *array.shape[1:]), jnp.result_type(array))
             return jnp.asarray(np.where(present.reshape(*present.shape, *(1,) * (array.ndim - 1)), array[padded], 0))
@@ -220,7 +226,8 @@ class Access:
     def sum(self, key: Array, contribution: Callable[[Tree], Contributions]) -> Released[Tree]:
         """The sum of `contribution` over all units, estimated and priced.
 
-        `contribution` maps a batch of records to `Contributions` (see `clipping`); it must treat each record alone.
+        `contribution` maps a batch of records to `Dense` or `Linear` contributions (see `clipping`); it must treat each
+        record alone. A key makes one release.
         The sampled sum is scaled by the public 1 / sampling rate, so its mean is the clipped sum over all units; no
         batch size and no number of records enters. Without units the answer is noise alone.
         """
@@ -230,9 +237,7 @@ class Access:
         if self.level is not None and self.level.count != count and count > 1:
             raise ValueError(f"the schedule has {self.level.count} levels and the mechanism {count}; make them equal")
         level = self.level.index if self.level is not None and count > 1 else 0
-        costs = self.mechanism.level_events(self.slots, self.unit)
-        event = events.Scheduled(costs, self.level.schedule) if self.level is not None and count > 1 else costs[0]
-
+        _spend(key)
         sampling_key, noise_key = jax.random.split(key)
         sampler = self.mechanism.sampler(self.slots)
         records, present = self.records, self.present
@@ -241,11 +246,34 @@ class Access:
             indices, chosen = sampler.draw(sampling_key, level)
             records, present = jax.tree.map(lambda leaf: leaf[indices], (records, present))
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
-        batch = contribution(flat).group(present & chosen[:, None])
+        batch = checked(contribution(flat)).group(present & chosen[:, None])
+        costs = self.mechanism.level_events(self.slots, self.unit, _coordinates(batch))
+        event = events.Scheduled(costs, self.level.schedule) if self.level is not None and count > 1 else costs[0]
         total = self.mechanism.release(noise_key, batch, chosen, level)
         rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
         scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
         return Released(scaled, event, seeded=not is_secure(key))
+
+
+_spent: dict[int, Any] = {}
+
+
+def _spend(key: Array) -> None:
+    """Refuse a key object that already made a release: two sums with one key share their noise.
+
+    It sees reuse within one trace and between calls outside `jit`; a compiled function called twice with one key is
+    the caller's to avoid.
+    """
+    name = id(key)
+    if name in _spent and _spent[name]() is key:
+        raise ValueError("this key has made a release already, and would add the same noise; use jax.random.split")
+    _spent[name] = weakref.ref(key, lambda _: _spent.pop(name, None))
+
+
+def _coordinates(batch: Contributions) -> int:
+    """How many numbers a sum of the batch has."""
+    shapes = jax.eval_shape(lambda b: b.weighted_sum(b.norms()), batch)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
 def _positions_of_groups(groups: np.ndarray, most_records: int, count: int) -> np.ndarray:

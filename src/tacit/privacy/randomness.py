@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import partial
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -113,7 +114,9 @@ SEEDED = _chacha20(seed=_seed, name="tacit_chacha20_seeded", tag="tcs")
 
 
 def secure_key() -> Array:
-    """A fresh key of 256 bits from the operating system. For real data."""
+    """A fresh key of 256 bits from the operating system. For real data. Never print it: it removes the noise."""
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise ValueError("secure_key() inside jit would be drawn once and used on every call; hand the key in")
     words = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), dtype="<u4")
     return jax.random.wrap_key_data(jnp.asarray(words), impl=SECURE)
 

@@ -6,6 +6,7 @@ stay empty on the second, cached call.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,27 +22,40 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["event", "seeded"])
+@partial(jax.tree_util.register_dataclass, data_fields=["value", "witness"], meta_fields=["receipt", "seeded"])
 @dataclass(frozen=True)
 class Released(Generic[A]):
-    """A value and the event that paid for it.
+    """A value and the receipt that paid for it.
 
     `seeded` says that some of the randomness came from a seed: then the guarantee holds only against those who do not
     know it. Reading `.value` is for `privacy/`, the site, and the single-site front: elsewhere use `map` and `then`,
     which keep the receipt.
+
+    `witness` is a scalar that travels with the value. `vmap`, `lax.map` and the outputs of `scan` make an array of it,
+    whose size is how many releases there are; `event` counts them all.
     """
 
     value: A
-    event: Event = field(default_factory=Composed)
+    receipt: Event = field(default_factory=Composed)
     seeded: bool = False
+    witness: Any = field(default_factory=lambda: jnp.zeros((), jnp.int8), compare=False, repr=False)
+
+    @property
+    def event(self) -> Event:
+        """What all of it cost."""
+        return _times(self.receipt, math.prod(jnp.shape(self.witness)))
 
     def map(self, function: Callable[[A], B]) -> "Released[B]":
         """Post-processing: free, whatever the function, as long as it does not read private data.
 
         >>> Released(2.0).map(lambda x: x + 1)
-        Released(value=3.0, event=Composed(events=()), seeded=False)
+        Released(value=3.0, receipt=Composed(events=()), seeded=False)
         """
-        return Released(function(self.value), self.event, self.seeded)
+        value = function(self.value)
+        leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, Released))
+        if any(isinstance(leaf, Released) for leaf in leaves):
+            raise ValueError("map makes no releases, for it would lose their receipts; use then")
+        return Released(value, self.event, self.seeded)
 
     def then(self, function: Callable[[A], "Released[B]"]) -> "Released[B]":
         """A further release that may depend on this one: receipts add up."""
@@ -59,7 +73,10 @@ _schedules = itertools.count()
 @partial(jax.tree_util.register_dataclass, data_fields=["index"], meta_fields=["count", "schedule"])
 @dataclass(frozen=True)
 class Level:
-    """Where a running `repeat` is in its schedule. Made by `repeat` alone, so that receipt and noise cannot differ."""
+    """Where a running `repeat` is in its schedule. Made by `repeat` alone, so that receipt and noise cannot differ.
+
+    Hand it on as it is: a level with another index is a forged receipt.
+    """
 
     index: Array
     count: int
@@ -80,7 +97,7 @@ def repeat(
 
     >>> from tacit.privacy.events import Gaussian
     >>> repeat(jax.random.key(0), 3, lambda key, level, x: Released(x + 1, Gaussian(2.0)), jnp.array(0.0)).event
-    Repeated(event=Gaussian(noise_multiplier=2.0, unit='record', adjacency='add-remove'), steps=3)
+    Repeated(event=Gaussian(noise_multiplier=2.0, ...), steps=3)
     """
     counts = (steps,) if isinstance(steps, int) else tuple(steps)
     if not counts:
@@ -106,6 +123,8 @@ def repeat(
 
 
 def _times(event: Event, steps: int) -> Event:
+    if steps == 0:
+        return Composed()
     return event if steps == 1 or event == Composed() else Repeated(event, steps)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from tacit.privacy.randomness import Discrete, draw_from
 
@@ -51,8 +51,8 @@ class PoissonSampler:
     buffer: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.slots < 2**30:
-            raise ValueError(f"slots={self.slots}; expected from 1 to {2**30 - 1}, for positions are 32-bit integers")
+        if not 1 <= self.slots < 2**29:
+            raise ValueError(f"slots={self.slots}; expected from 1 to {2**29 - 1}, for positions are 32-bit integers")
 
     @property
     def draws(self) -> int:
@@ -68,7 +68,9 @@ class PoissonSampler:
         """
         gaps = draw_from([_gaps(rate) for rate in self.sampling_rates], level, key, (self.draws,))
         is_stride = gaps == STRIDE  # passes over STRIDE slots and chooses none
-        ends = jnp.cumsum(jnp.where(is_stride, STRIDE, gaps + 1), dtype=jnp.int32)
-        chosen = ~is_stride & (ends <= self.slots) & (ends > 0)
+        steps = jnp.where(is_stride, STRIDE, gaps + 1)
+        # A running sum that stops past the last slot: a plain one would wrap around 2³² and choose slots again.
+        ends = lax.associative_scan(lambda a, b: jnp.minimum(a + b, self.slots + 1), steps)
+        chosen = ~is_stride & (ends <= self.slots)
         chosen = chosen & (jnp.cumsum(chosen, dtype=jnp.int32) <= self.buffer)
         return jnp.where(chosen, ends - 1, 0), chosen

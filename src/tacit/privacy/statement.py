@@ -56,6 +56,14 @@ class Statement:
             except ValueError:  # below what the accountant resolves: not stated
                 continue
         leaves = list(_leaves(event, 1))
+        slots = sorted({s.slots for _, s, _ in leaves if isinstance(s, events.TruncatedPoissonSampled)})
+        if slots:
+            places = ", ".join(map(str, slots))
+            notes = (f"The number of places, {places}, is public; without a capacity it is that of the units.", *notes)
+        try:
+            attack = accounting.true_positive_rate(event, FALSE_POSITIVE_RATE, adjacency)
+        except ValueError:  # an event that only another accountant prices: what its curve allows
+            attack = min([1.0, *(math.exp(min(e, 700)) * FALSE_POSITIVE_RATE + d for d, e in curve)])
         units = {leaf.unit for leaf, _, _ in leaves if isinstance(leaf, events.Gaussian | events.Laplace)}
         return cls(
             unit=", ".join(sorted(units)) or "record",
@@ -67,7 +75,7 @@ class Statement:
             releases=tuple(_in_words(leaf, sampling, count) for leaf, sampling, count in leaves),
             steps=sum(count for _, _, count in leaves),
             seeded=seeded,
-            true_positive_rate=accounting.true_positive_rate(event, FALSE_POSITIVE_RATE, adjacency),
+            true_positive_rate=attack,
             event=event,
             notes=notes,
         )
@@ -85,16 +93,16 @@ class Statement:
             ]
         else:
             lines = [
-                f"This result is (ε = {_up(self.epsilon)}, δ = {self.delta:g})-differentially private "
+                f"This result is (ε = {_up(self.epsilon)}, δ = {self.delta!r})-differentially private "
                 f"for each {self.unit}.",
                 "",
                 f"It means: {change}, changes the probability of any outcome by a factor of at most "
-                f"{_up(math.exp(min(self.epsilon, 700)))}, up to a probability of {self.delta:g}.",
+                f"{_up(math.exp(min(self.epsilon, 700)))}, up to a probability of {self.delta!r}.",
             ]
         lines += [
             f"For an attacker: whoever tests for one {self.unit} and is wrong about absent ones "
             f"{FALSE_POSITIVE_RATE:.0%} of the time is right about present ones at most "
-            f"{self.true_positive_rate:.1%} of the time.",
+            f"{_up(100 * self.true_positive_rate)} % of the time.",
             "",
             f"Accountant: {self.accountant}. Adjacency: {self.adjacency}. Unit of privacy: {self.unit}.",
             "ε at other δ: " + ", ".join(f"{_up(e)} at {d:g}" for d, e in self.epsilons) + ".",

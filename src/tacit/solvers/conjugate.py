@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 from jax import Array
 
 from tacit.families import DiagonalGaussian, FullGaussian, project
@@ -10,13 +11,16 @@ from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 from tacit.solvers.base import Target
 
+VAGUE = 1e3  # standard deviation of the least certain answer, where the cavity itself is improper
+
 
 def conjugate(key: Array, target: Target, access: Access) -> Released[Any]:
     """Cavity times the released sum of factors, brought back to the family of `target.start`.
 
     One release: Σ clip((xy, xxᵀ)/s²) + noise. What follows is post-processing: the noised precision is made symmetric
-    and raised to at least the cavity's (noise can take it below, and skipping such a result would be a decision made
-    by looking at it); a diagonal answer is the mean-field optimum of the full one, not the diagonal of the statistics.
+    and raised to at least the cavity's, or a vague one's where the cavity is improper (noise can take it below, and
+    skipping such a result would be a decision made by looking at it); a diagonal answer is the mean-field optimum of
+    the full one, not the diagonal of the statistics.
 
     With `Exact()` the answer is the exact posterior, or its mean-field optimum.
     """
@@ -24,10 +28,12 @@ def conjugate(key: Array, target: Target, access: Access) -> Released[Any]:
     if factor is None:
         raise ValueError(f"{type(target.likelihood).__name__} is not conjugate; use a variational solver")
     cavity = target.cavity.full()
+    vague = FullGaussian.standard(cavity.precision_mean.shape[0], VAGUE)
+    floor = project(cavity, jax.tree.map(lambda leaf: leaf.astype(cavity.precision.dtype), vague))
 
     def finish(total: FullGaussian) -> DiagonalGaussian | FullGaussian:
         symmetric = FullGaussian(total.precision_mean, (total.precision + total.precision.T) / 2)
-        tilted = project(cavity + symmetric, cavity)
+        tilted = project(cavity + symmetric, floor)
         return tilted if isinstance(target.start, FullGaussian) else tilted.diagonal()
 
     return access.sum(key, per_record(factor)).map(finish)
