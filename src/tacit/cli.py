@@ -22,8 +22,8 @@ app = typer.Typer(
 )
 
 Delta = Annotated[float, typer.Option(help="δ: the probability with which the guarantee may fail. Below 1 / records.")]
-Rate = Annotated[float, typer.Option(help="Probability with which each record is in a step's sample; 1 is all.")]
-Steps = Annotated[int, typer.Option(help="How many noisy steps.")]
+RATE = "Probability with which each record is in a step's sample; 1, the default, is all."
+STEPS = "How many noisy steps; 1 by default."
 Accountant = Annotated[str, typer.Option(help="pld (tight), rdp, moments, zcdp, tcdp, advanced or basic.")]
 AdjacencyOption = Annotated[str, typer.Option(help="add-remove (one record) or replace-one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -46,8 +46,8 @@ def _root(
 def account(
     delta: Delta,
     noise_multiplier: Annotated[float | None, typer.Option(help="Noise relative to the clip.")] = None,
-    sampling_rate: Rate = 1.0,
-    steps: Steps = 1,
+    sampling_rate: Annotated[float | None, typer.Option(help=RATE)] = None,
+    steps: Annotated[int | None, typer.Option(help=STEPS)] = None,
     schedule: Annotated[
         Path | None, typer.Option(help="A CSV file of levels: noise_multiplier, sampling_rate, steps.")
     ] = None,
@@ -59,22 +59,26 @@ def account(
     """What a plan costs: ε at a given δ."""
     from tacit.config import read_schedule, schedule_event
     from tacit.privacy import accounting
-    from tacit.privacy.events import Event
 
-    if (schedule is None) == (noise_multiplier is None):
-        raise ValueError("give either --noise-multiplier (with --sampling-rate and --steps) or --schedule FILE.csv")
+    plan: dict[str, Any]
+    levels: list[Any]
     if schedule is not None:
+        if (noise_multiplier, sampling_rate, steps) != (None, None, None):
+            raise ValueError(
+                "--schedule brings its own noise, so leave out --noise-multiplier, --sampling-rate and --steps"
+            )
         levels = read_schedule(schedule)
+        plan = {"schedule": str(schedule), "levels": len(levels), "steps": sum(level.steps for level in levels)}
+    elif noise_multiplier is not None:
+        rate, count = 1.0 if sampling_rate is None else sampling_rate, 1 if steps is None else steps
+        levels = [accounting.subsampled_plan(noise_multiplier, rate, count)]
+        plan = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": count}
     else:
-        assert noise_multiplier is not None
-        levels: list[Event] = [accounting.subsampled_plan(noise_multiplier, sampling_rate, steps)]
+        raise ValueError("give either --noise-multiplier (with --sampling-rate and --steps) or --schedule FILE.csv")
     event = schedule_event(levels)
     epsilon = accounting.epsilon(event, delta, accountant, adjacency)  # type: ignore[arg-type]  # checked there
     if plot is not None:
         _plot_steps(levels, delta, accountant, adjacency, plot)
-    plan: dict[str, Any] = {"noise_multiplier": noise_multiplier, "sampling_rate": sampling_rate, "steps": steps}
-    if schedule is not None:
-        plan = {"schedule": str(schedule), "levels": len(levels), "steps": sum(level.steps for level in levels)}  # type: ignore[attr-defined]
     result = {"epsilon": epsilon, "delta": delta, "accountant": accountant, "adjacency": adjacency, **plan}
     _show(result, as_json, f"ε = {epsilon:.6g} at δ = {delta:g} ({accountant}, {adjacency})")
 
@@ -83,8 +87,8 @@ def account(
 def calibrate(
     epsilon: Annotated[float, typer.Option(help="The ε to stay within.")],
     delta: Delta,
-    sampling_rate: Rate = 1.0,
-    steps: Steps = 1,
+    sampling_rate: Annotated[float, typer.Option(help=RATE)] = 1.0,
+    steps: Annotated[int, typer.Option(help=STEPS)] = 1,
     accountant: Accountant = "pld",
     adjacency: AdjacencyOption = "add-remove",
     as_json: AsJson = False,
@@ -156,6 +160,20 @@ def _plot_steps(levels: list[Any], delta: float, accountant: str, adjacency: str
     save(axes, path)
 
 
+def _usage(error: Exception, arguments: list[str]) -> str:
+    """The command line library's usage errors (wrong options and the like) in one line; others are raised again."""
+    if not hasattr(error, "format_message"):
+        raise error
+    words = error.format_message().strip()  # type: ignore[attr-defined]
+    if words.startswith("Usage:"):  # no command at all
+        return words
+    for option in getattr(getattr(error, "param", None), "opts", []):
+        if option in arguments[:-1]:  # its words leave out what was given
+            value = arguments[len(arguments) - arguments[::-1].index(option)]
+            words = f"{option}={value!r} is not valid: {words.partition(': ')[2]}"
+    return f"tacit: {' '.join(words.split()).rstrip('.')}. See 'tacit --help'."
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a refusal is one sentence on standard error and exit code 2, never a traceback."""
     try:
@@ -167,9 +185,6 @@ def main(arguments: list[str] | None = None) -> None:
         typer.echo(f"tacit: {error}", err=True)
         sys.exit(2)
     except Exception as error:
-        # Usage errors of the command line library: wrong options and the like.
-        if not hasattr(error, "format_message"):
-            raise
-        typer.echo(f"tacit: {error.format_message()} See 'tacit --help'.", err=True)  # type: ignore[attr-defined]
+        typer.echo(_usage(error, sys.argv[1:] if arguments is None else arguments), err=True)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)

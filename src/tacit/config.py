@@ -18,21 +18,22 @@ def read_schedule(path: Path) -> list[Event]:
     expected = f"a CSV file with the columns {', '.join(SCHEDULE_COLUMNS)}"
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file, skipinitialspace=True)
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not readable text"
         raise ValueError(f"schedule={path}: {reason}; expected {expected}") from None
     if not rows:
         raise ValueError(f"schedule={path} has no levels; expected {expected}")
     levels: list[Event] = []
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         missing = [name for name in SCHEDULE_COLUMNS if not (row.get(name) or "").strip()]
         if missing:
             raise ValueError(f"schedule={path}, line {line}: no value for {', '.join(missing)}; expected {expected}")
         try:
             noise, rate, steps = (float(row[name]) for name in SCHEDULE_COLUMNS)
         except ValueError:
-            values = ", ".join(row[name] for name in SCHEDULE_COLUMNS)
+            values = ", ".join(repr(row[name]) for name in SCHEDULE_COLUMNS)
             raise ValueError(f"schedule={path}, line {line}: {values}; expected three numbers") from None
         try:
             mechanism: Event = Gaussian(noise)

@@ -22,8 +22,11 @@ HEADLINE = 1.0
 
 def run(out: Path, insecure_seed: int | None, as_json: bool) -> None:
     """Fit at several ε, print a table, and write result, posterior, statement and figure into `out`."""
-    out.mkdir(parents=True, exist_ok=True)
     key = tacit.secure_key() if insecure_seed is None else tacit.insecure_key(insecure_seed)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
     records = _simulate()
     model = tacit.LinearRegression(tacit.FullGaussian.standard(len(COEFFICIENTS)), NOISE_SCALE)
     target = tacit.Target(model.prior, model.prior, model)

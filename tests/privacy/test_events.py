@@ -100,7 +100,7 @@ def test_arbitrary_json_raises_a_value_error_or_is_an_event(value, name):
     [
         '{"type": "builtins.eval", "source": "1"}',
         '{"type": "gaussian"}',
-        '{"type": "gaussian", "noise_multiplier": 1, "unit": "record", "adjacency": "add-remove", "coordinates": 0, "more": 1}',
+        '{"type": "gaussian", "noise_multiplier": 1, "unit": "a", "adjacency": "add-remove", "coordinates": 0, "b": 1}',
         '{"type": "gaussian", "noise_multiplier": true, "unit": "record", "adjacency": "add-remove", "coordinates": 0}',
         '{"type": "gaussian", "noise_multiplier": "2", "unit": "record", "adjacency": "add-remove", "coordinates": 0}',
         '{"type": "gaussian", "noise_multiplier": NaN, "unit": "record", "adjacency": "add-remove", "coordinates": 0}',

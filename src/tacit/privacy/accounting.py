@@ -206,7 +206,10 @@ def _price(
             f"delta={delta} is below what pld can resolve over {_compositions(found)} steps; "
             "use a larger delta or the accountant rdp"
         )
-    value = _refined(found, adjacency, lambda loss: float(loss.get_epsilon_for_delta(left)), tolerance)
+    try:
+        value = _refined(found, adjacency, lambda loss: float(loss.get_epsilon_for_delta(left)), tolerance)
+    except (OverflowError, MemoryError):
+        raise ValueError("pld cannot hold losses this large; use more noise or the accountant rdp") from None
     return min(value, _pure_epsilon(found))
 
 
@@ -297,7 +300,7 @@ def calibrate(
     """The least noise for which a plan is (ε, δ)-differentially private, and never more than ε.
 
     `plan` makes the event from a noise multiplier; without it, `steps` Poisson-sampled Gaussian steps. The ε reached
-    is within `tolerance` (relatively) of the target, from below.
+    is within `tolerance` (relatively) of a target above 1e-6, from below.
 
     >>> found = calibrate(1.0, 1e-5, sampling_rate=0.01, steps=2000)
     >>> 0.999 <= found.epsilon <= 1.0
@@ -607,7 +610,10 @@ def _rdp(found: Counter[Part], orders: tuple[float, ...], adjacency: Adjacency, 
 def _part_rdp(part: Part, orders: tuple[float, ...]) -> np.ndarray:
     """dp-accounting's divergences; fractional orders of sampled Gaussians by integration, for its series is loose."""
     alphas = np.asarray(orders)
-    integrate = (alphas != np.round(alphas)) & (part.rate is not None and not part.fixed_size)
+    sampled = part.rate is not None and not part.fixed_size
+    if sampled and part.noise_multiplier < LEAST_INTEGRATED:
+        alphas = np.ceil(alphas)  # a divergence never falls with its order
+    integrate = (alphas != np.round(alphas)) & sampled
     divergence = np.empty(len(orders))
     divergence[integrate] = [_log_moment(part, alpha) / (alpha - 1) for alpha in alphas[integrate]]
     if integrate.all():
@@ -623,6 +629,9 @@ def _part_rdp(part: Part, orders: tuple[float, ...]) -> np.ndarray:
     accountant.compose(event)
     divergence[~integrate] = accountant.rdp
     return divergence
+
+
+LEAST_INTEGRATED = 0.1  # the integrand bends within σ², so less noise takes too many points; its ε is huge anyway
 
 
 def _log_moment(part: Part, alpha: float) -> float:
@@ -664,6 +673,8 @@ MOMENTS = range(1, 33)  # λ, integers as published
 @functools.lru_cache(maxsize=512)
 def _log_moments(part: Part) -> np.ndarray:
     """α(λ) of one step at each λ."""
+    if part.noise_multiplier < LEAST_INTEGRATED:
+        return np.array(MOMENTS) * _part_rdp(part, tuple(moment + 1.0 for moment in MOMENTS))
     return np.array([_log_moment(part, moment + 1) for moment in MOMENTS])
 
 

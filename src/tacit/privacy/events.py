@@ -29,13 +29,15 @@ def _is_real(value: Any) -> bool:
 
 def check_noise_multiplier(value: Any) -> None:
     """Refuse noise that is not a finite number above 0."""
-    # Squares of it must not overflow either way.
-    check_number("noise_multiplier", value, "a finite number above 0", _is_real(value) and 1e-100 < value < 1e100)
+    check_number("noise_multiplier", value, "a finite number above 0", _is_real(value) and value > 0)
+    # Its square must not leave the floats.
+    check_number("noise_multiplier", value, "a number from 1e-100 to 1e100", 1e-100 <= value <= 1e100)
 
 
 def check_sampling_rate(value: Any) -> None:
     """Refuse a rate outside (0, 1]."""
     check_number("sampling_rate", value, "a number above 0 and at most 1", _is_real(value) and 0 < value <= 1)
+    check_number("sampling_rate", value, "a number from 1e-100 to 1", value >= 1e-100)
 
 
 def _is_whole(value: Any) -> bool:

@@ -36,7 +36,7 @@ def figure(title: str, x: str, y: str, width: float = 6.0, height: float = 4.0) 
 
 def save(axes: Any, path: Path) -> None:
     """Write the figure; the file's ending says how (png, svg or pdf)."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"plot={path}; expected a file that ends in .png, .svg or .pdf")
     try:
         axes.figure.savefig(path, dpi=150)
