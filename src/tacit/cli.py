@@ -65,7 +65,7 @@ def account(
     if schedule is not None:
         if (noise_multiplier, sampling_rate, steps) != (None, None, None):
             raise ValueError(
-                "--schedule brings its own noise, so leave out --noise-multiplier, --sampling-rate and --steps"
+                "give either --noise-multiplier, --sampling-rate and --steps, or --schedule with all of them"
             )
         levels = read_schedule(schedule)
         plan = {"schedule": str(schedule), "levels": len(levels), "steps": sum(level.steps for level in levels)}
