@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 from tacit.privacy import accounting as acc
 from tacit.privacy.events import (
@@ -99,17 +99,21 @@ def test_renyi_divergences_agree_at_each_order(row):
     assert acc.rdp(event_of(row), row["orders"]) == pytest.approx(np.array(row["rdp"]), rel=row["tolerance"])
 
 
-def limit(row: dict, read) -> float:
-    """The value as the grid goes to zero, from three grids: the error is a series in the grid's square."""
+def limiting_delta(row: dict):
+    """δ as a function of ε as the grid goes to zero, from three grids: the error is a series in the grid's square."""
     found = acc.parts(event_of(row), row["adjacency"])
     assert found is not None
-    grid = acc._grid(found, row["adjacency"])
-    start = 2 if sum(found.values()) >= 100_000 else 1  # many steps: rounding grows on finer grids
-    first, second, third = (
-        read(acc._composed(found, row["adjacency"], grid / n)) for n in (1 / start, 2 / start, 4 / start)
-    )
-    one, two = (4 * second - first) / 3, (4 * third - second) / 3
-    return (16 * two - one) / 15
+    steps = sum(found.values())
+    start = 2 if steps >= 100_000 else 1 if steps > 1000 else 1 / 4  # many steps: rounding grows on finer grids
+    grid = acc._grid(found, row["adjacency"]) * start
+    losses = [acc._composed(found, row["adjacency"], grid / n) for n in (1, 2, 4)]
+
+    def delta(epsilon: float) -> float:
+        first, second, third = (float(loss.get_delta_for_epsilon(epsilon)) for loss in losses)
+        one, two = (4 * second - first) / 3, (4 * third - second) / 3
+        return (16 * two - one) / 15
+
+    return delta
 
 
 @pytest.mark.parametrize("row", [p for p in rows("exact") if p.values[0]["mechanism"] == "gaussian"])
@@ -117,8 +121,10 @@ def test_exact_epsilons_are_met(row):
     price = acc.epsilon(event_of(row), row["delta"], "pld", row["adjacency"])
     assert row["epsilon"] - row["tolerance"] <= price <= row["epsilon"] * (1 + 1e-4) + row["tolerance"]
     if row["sampling"] == "poisson":  # without sampling the price is the closed form already
-        value = limit(row, lambda loss: loss.get_epsilon_for_delta(row["delta"]))
-        assert value == pytest.approx(row["epsilon"], abs=row["tolerance"])
+        delta = limiting_delta(row)
+        near = row["epsilon"]
+        value = optimize.brentq(lambda e: delta(e) - row["delta"], 0.9 * near, 1.1 * near, xtol=1e-12)
+        assert value == pytest.approx(near, abs=row["tolerance"])
 
 
 def test_sampled_laplace_noise_meets_its_closed_form():
@@ -134,7 +140,7 @@ def test_exact_deltas_are_met(row):
     published = row.get("true_delta", row["delta"])
     price = acc.delta(event_of(row), row["epsilon"], "pld", row["adjacency"])
     assert published - row["tolerance"] <= price <= published * (1 + 1e-3)
-    value = limit(row, lambda loss: loss.get_delta_for_epsilon(row["epsilon"]))
+    value = limiting_delta(row)(row["epsilon"])
     # dp-accounting's masses under replace-one carry a rounding of some 1e-10 a step: seen at 100,000 steps only.
     steps = row["steps"] if isinstance(row["steps"], int) else sum(row["steps"])
     assert value == pytest.approx(published, abs=max(row["tolerance"], 1e-10 * steps))
@@ -382,7 +388,7 @@ def test_truncation_far_out_costs_almost_nothing_and_close_in_costs_something():
         return acc.epsilon(Repeated(TruncatedPoissonSampled(0.005, 39_073, buffer, Gaussian(1.5)), 2000), 1e-5)
 
     plain = acc.epsilon(acc.subsampled_plan(1.5, 0.005, 2000), 1e-5)
-    assert price(320) == pytest.approx(plain, rel=1e-6)
+    assert price(320) == pytest.approx(plain, rel=2e-4)  # a thousandth of δ is kept for imperfect draws
     assert plain < price(320) < price(250) < price(220)
     assert price(39_073) == plain
 
@@ -391,7 +397,7 @@ def test_truncation_far_out_costs_almost_nothing_and_close_in_costs_something():
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "moments", "advanced"])
-@pytest.mark.parametrize("target", [0.3, 1.0, 8.0])
+@pytest.mark.parametrize("target", [0.5, 1.0, 8.0])
 def test_calibration_comes_close_and_never_above(accountant, target):
     found = acc.calibrate(target, 1e-5, sampling_rate=0.01, steps=500, accountant=accountant)
     assert target * 0.99 <= found.epsilon <= target

@@ -140,7 +140,7 @@ class Dense:
 @partial(jax.tree_util.register_dataclass, data_fields=["coefficients", "features"], meta_fields=[])
 @dataclass(frozen=True)
 class Linear:
-    """Contributions a_i·x_i, those of a generalised linear model: norms are |a_i|·‖x_i‖, products are summed as made."""
+    """Contributions a_i·x_i, those of a generalised linear model: norms are |a_i|·‖x_i‖, products summed as made."""
 
     coefficients: Array  # (batch,)
     features: Array  # (batch, dimension)
