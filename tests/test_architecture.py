@@ -51,6 +51,7 @@ TOP = (
 )
 # Below: what of ours each part may import. The longest matching name counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "tacit.data": ("tacit.data",),
     "tacit.families": ("tacit.families",),
     "tacit.models": ("tacit.families", "tacit.models"),
     "tacit.privacy": ("tacit.privacy",),

@@ -19,6 +19,7 @@ _HOMES = {
     "Statement": "tacit.privacy.statement",
     "SubsampledGaussian": "tacit.privacy.mechanism",
     "Target": "tacit.solvers",
+    "VI": "tacit.solvers",
     "calibrate": "tacit.privacy.accounting",
     "conjugate": "tacit.solvers",
     "delta": "tacit.privacy.accounting",
@@ -28,9 +29,10 @@ _HOMES = {
     "repeat": "tacit.privacy.released",
     "secure_key": "tacit.privacy.randomness",
 }
-_MODULES = ("families", "models", "privacy", "solvers")
+_MODULES = ("data", "families", "models", "privacy", "solvers")
 
 __all__ = [
+    "VI",
     "Access",
     "Calibration",
     "DiagonalGaussian",
@@ -44,6 +46,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "conjugate",
+    "data",
     "delta",
     "epsilon",
     "events",
@@ -58,7 +61,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tacit import families, models, privacy, solvers
+    from tacit import data, families, models, privacy, solvers
     from tacit.families import DiagonalGaussian, FullGaussian
     from tacit.models import LinearRegression
     from tacit.privacy import events
@@ -67,7 +70,7 @@ if TYPE_CHECKING:
     from tacit.privacy.randomness import insecure_key, secure_key
     from tacit.privacy.released import Released, price, repeat
     from tacit.privacy.statement import Statement
-    from tacit.solvers import Target, conjugate
+    from tacit.solvers import VI, Target, conjugate
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,22 @@
 """Models: a prior and the likelihood of one record. No batches, no N and no privacy in them."""
 
 from tacit.models.base import Model
+from tacit.models.glm import LogisticRegression, PoissonRegression, ProbitRegression
 from tacit.models.linear import LinearRegression
+from tacit.models.mixture import GaussianMixture
+from tacit.models.neural import NeuralNetwork
+from tacit.models.numpyro import NumPyroModel, from_numpyro
+from tacit.models.softmax import SoftmaxRegression
 
-__all__ = ["LinearRegression", "Model"]
+__all__ = [
+    "GaussianMixture",
+    "LinearRegression",
+    "LogisticRegression",
+    "Model",
+    "NeuralNetwork",
+    "NumPyroModel",
+    "PoissonRegression",
+    "ProbitRegression",
+    "SoftmaxRegression",
+    "from_numpyro",
+]

@@ -21,9 +21,13 @@ class LinearRegression:
     prior: DiagonalGaussian | FullGaussian
     noise_scale: float = 1.0
 
+    def of_linear(self, linear: Array, y: Array) -> Array:
+        """log p(y | x·θ = linear)."""
+        return jax.scipy.stats.norm.logpdf(jnp.asarray(y, linear.dtype), linear, self.noise_scale)
+
     def log_likelihood(self, theta: Array, record: Record) -> Array:
         x, y = record
-        return jax.scipy.stats.norm.logpdf(jnp.asarray(y, theta.dtype), x @ theta, self.noise_scale)
+        return self.of_linear(x @ theta, y)
 
     def factor(self, record: Record) -> FullGaussian:
         """One record's likelihood as a factor in θ: (xy, xxᵀ) / noise_scale². Conjugate, so exact."""

@@ -75,9 +75,11 @@ def checked(batch: Any) -> "Dense | Linear":
     """
     if not isinstance(batch, Dense | Linear):
         raise ValueError(f"a contribution must return Dense or Linear, not {type(batch).__name__}; see per_record")
-    if isinstance(batch, Linear) and (batch.coefficients.ndim != 1 or batch.features.ndim != 2):
-        shapes = f"{batch.coefficients.shape} and {batch.features.shape}"
-        raise ValueError(f"linear contributions of shapes {shapes}; expected (batch,) and (batch, dimension)")
+    if isinstance(batch, Linear):
+        for a, x in zip(jax.tree.leaves(batch.coefficients), jax.tree.leaves(batch.features), strict=True):
+            if a.ndim != 1 or x.ndim != 2:
+                shapes = f"{a.shape} and {x.shape}"
+                raise ValueError(f"linear contributions of shapes {shapes}; expected (batch,) and (batch, dimension)")
     if any(jnp.iscomplexobj(leaf) for leaf in jax.tree.leaves(batch)):
         raise ValueError("complex contributions; expected real numbers, such as real and imaginary parts")
     return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), batch)
@@ -140,34 +142,51 @@ class Dense:
 @partial(jax.tree_util.register_dataclass, data_fields=["coefficients", "features"], meta_fields=[])
 @dataclass(frozen=True)
 class Linear:
-    """Contributions a_i·x_i, those of a generalised linear model: norms are |a_i|·‖x_i‖, products summed as made."""
+    """Contributions a_i·x_i, those of a generalised linear model: norms are |a_i|·‖x_i‖, products summed as made.
 
-    coefficients: Array  # (batch,)
-    features: Array  # (batch, dimension)
+    `coefficients` (batch,) and `features` (batch, dimension), or trees of such pairs that are clipped as one vector.
+    """
+
+    coefficients: Tree
+    features: Tree
+
+    def _trusted(self) -> Tree:
+        """Coefficients, 0 where ‖x_i‖² underflows: a huge a_i would hide behind a norm of 0.
+
+        What is left has lost at most 2⁻²⁶ of the sum to terms flushed to zero, less than its rounding. Not-a-number
+        passes, and makes the norm not a number.
+        """
+
+        def one(coefficients: Array, features: Array) -> Array:
+            return jnp.where(_square_norms(features) < features.shape[1] * 2.0**-100, 0, coefficients)
+
+        return jax.tree.map(one, self.coefficients, self.features)
 
     def norms(self) -> Array:
-        """|a_i|·‖x_i‖; inf, so silent, where ‖x_i‖² underflows: a huge a_i would hide behind it."""
-        squares = _square_norms(self.features)
-        # Terms flushed to zero are then at most 2⁻²⁶ of the sum, less than its rounding.
-        trustworthy = squares >= self.features.shape[1] * 2.0**-100
-        return jnp.where(trustworthy, jnp.abs(self.coefficients) * jnp.sqrt(squares), jnp.inf)
+        lengths = jax.tree.map(lambda a, x: jnp.abs(a) * jnp.sqrt(_square_norms(x)), self._trusted(), self.features)
+        first, *rest = jax.tree.leaves(lengths)
+        return jnp.sqrt(reduce(jnp.add, map(jnp.square, rest), jnp.square(first))) if rest else first
 
-    def _weighted(self, weights: Array) -> Array:
-        w = weights.astype(self.features.dtype)[:, None]
-        return jnp.where(w == 0, 0, (w * self.coefficients[:, None]) * self.features)
+    def weighted_sum(self, weights: Array) -> Tree:
+        def one(a: Array, x: Array) -> Array:
+            silent = weights == 0
+            return jnp.where(silent, 0, weights.astype(x.dtype) * a) @ jnp.where(silent[:, None], 0, x)
 
-    def weighted_sum(self, weights: Array) -> Array:
-        silent = weights == 0
-        coefficients = jnp.where(silent, 0, weights.astype(self.features.dtype) * self.coefficients)
-        return coefficients @ jnp.where(silent[:, None], 0, self.features)
+        return jax.tree.map(one, self._trusted(), self.features)
 
-    def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Array, Array]:
-        return integer_sum(self._weighted(weights) / spacing, limb_bits)
+    def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Tree, Tree]:
+        def one(a: Array, x: Array) -> tuple[Array, Array]:
+            w = weights.astype(x.dtype)[:, None]
+            return integer_sum(jnp.where(w == 0, 0, (w * a[:, None]) * x) / spacing, limb_bits)
+
+        return _unzip(jax.tree.map(one, self._trusted(), self.features), self.features)
 
     def group(self, present: Array) -> "Contributions":
         if present.shape[1] == 1:
-            return Linear(jnp.where(present[:, 0], self.coefficients, 0), jnp.where(present, self.features, 0))
-        return Dense(self.coefficients[:, None] * self.features).group(present)
+            coefficients = jax.tree.map(lambda a: jnp.where(present[:, 0], a, 0), self.coefficients)
+            return Linear(coefficients, jax.tree.map(lambda x: jnp.where(present, x, 0), self.features))
+        products = jax.tree.map(lambda a, x: a[:, None] * x, self.coefficients, self.features)
+        return Dense(products).group(present)
 
 
 def integer_sum(scaled: Array, limb_bits: int) -> tuple[Array, Array]:

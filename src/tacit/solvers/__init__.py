@@ -2,5 +2,6 @@
 
 from tacit.solvers.base import Solver, Target
 from tacit.solvers.conjugate import conjugate
+from tacit.solvers.vi import VI
 
-__all__ = ["Solver", "Target", "conjugate"]
+__all__ = ["VI", "Solver", "Target", "conjugate"]

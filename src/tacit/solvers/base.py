@@ -19,18 +19,23 @@ class Likelihood(Protocol):
     def log_likelihood(self, theta: Tree, record: Tree) -> Array: ...
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["cavity", "start", "likelihood"], meta_fields=[])
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["cavity", "start", "likelihood"], meta_fields=["corrects_prior"]
+)
 @dataclass(frozen=True)
 class Target:
     """What to approximate: cavity(θ) · Π likelihood(record | θ).
 
     cavity: everything known but these records: the prior, or q without this site's factor. start: where to begin, and
     the family of the answer. likelihood: of one record; a pytree, so that a target can pass through `jit`.
+    corrects_prior: whether the cavity stands for the model's whole prior, so that a prior which is not in the family
+    enters by its `log_prior_correction`. At one site of many it does not: the prior is then a factor of its own.
     """
 
     cavity: Any
     start: Any
     likelihood: Likelihood
+    corrects_prior: bool = True
 
 
 class Solver(Protocol):

@@ -1,0 +1,83 @@
+"""Generalised linear models: a record (x, y) depends on θ only through x·θ, which solvers use to go faster."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tacit.families import DiagonalGaussian, FullGaussian
+
+Record = tuple[Array, Array]  # features x (dimension,), target y ()
+
+
+@dataclass(frozen=True)
+class _GeneralisedLinear:
+    prior: DiagonalGaussian | FullGaussian
+
+    def of_linear(self, linear: Array, y: Array) -> Array:
+        """log p(y | x·θ = linear)."""
+        raise NotImplementedError
+
+    def log_likelihood(self, theta: Array, record: Record) -> Array:
+        """log p(y | x, θ)."""
+        x, y = record
+        return self.of_linear(x @ theta, y)
+
+    def _linear(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+        """Mean and variance of x·θ at each row."""
+        if isinstance(posterior, DiagonalGaussian):
+            return features @ posterior.mean, features**2 @ posterior.variance
+        spread = jnp.einsum("ni,ij,nj->n", features, posterior.covariance, features)
+        return features @ posterior.mean, spread
+
+
+_register = partial(jax.tree_util.register_dataclass, data_fields=["prior"], meta_fields=[])
+
+
+@_register
+@dataclass(frozen=True)
+class LogisticRegression(_GeneralisedLinear):
+    """P(y = 1 | x, θ) = 1 / (1 + exp(-x·θ)), y in {0, 1}."""
+
+    def of_linear(self, linear: Array, y: Array) -> Array:
+        return jnp.asarray(y, linear.dtype) * linear - jax.nn.softplus(linear)
+
+    def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+        """P(y = 1) at each row by the probit approximation (MacKay 1992), and the deviation of y."""
+        mean, variance = self._linear(posterior, features)
+        probability = jax.nn.sigmoid(mean / jnp.sqrt(1 + jnp.pi / 8 * variance))
+        return probability, jnp.sqrt(probability * (1 - probability))
+
+
+@_register
+@dataclass(frozen=True)
+class ProbitRegression(_GeneralisedLinear):
+    """P(y = 1 | x, θ) = Φ(x·θ), y in {0, 1}."""
+
+    def of_linear(self, linear: Array, y: Array) -> Array:
+        return jax.scipy.stats.norm.logcdf((2 * jnp.asarray(y, linear.dtype) - 1) * linear)
+
+    def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+        """P(y = 1) at each row, exactly for a Gaussian posterior, and the deviation of y."""
+        mean, variance = self._linear(posterior, features)
+        probability = jax.scipy.stats.norm.cdf(mean / jnp.sqrt(1 + variance))
+        return probability, jnp.sqrt(probability * (1 - probability))
+
+
+@_register
+@dataclass(frozen=True)
+class PoissonRegression(_GeneralisedLinear):
+    """y | x, θ ~ Poisson(exp(x·θ)), y in {0, 1, 2, ...}."""
+
+    def of_linear(self, linear: Array, y: Array) -> Array:
+        y = jnp.asarray(y, linear.dtype)
+        return y * linear - jnp.exp(linear) - jax.scipy.special.gammaln(y + 1)
+
+    def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+        """Mean and deviation of the count at each row: log-normal rate, Poisson noise on top."""
+        mean, variance = self._linear(posterior, features)
+        rate = jnp.exp(mean + variance / 2)
+        return rate, jnp.sqrt(rate + rate**2 * jnp.expm1(variance))

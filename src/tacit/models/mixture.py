@@ -1,0 +1,100 @@
+"""A mixture of spherical Gaussians with its assignments summed out (Jälkö 2017, section 5.2)."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tacit.families import DiagonalGaussian, sample
+
+Theta = dict[str, Array]
+# Of log √τ with τ ~ Inv-Gamma(1, 1): log τ has mean Euler's constant and variance π²/6.
+LOG_SCALE_MEAN = 0.5772156649015329 / 2
+LOG_SCALE_DEVIATION = math.pi / math.sqrt(6) / 2
+LOG_WEIGHT_DEVIATION = math.pi / math.sqrt(6)  # of log γ with γ ~ Gamma(1, 1); γ / Σγ is Dirichlet(1)
+START_DEVIATION = 0.1
+DRAWS = 256  # for predictive densities
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["prior"], meta_fields=["components", "dimension"])
+@dataclass(frozen=True)
+class GaussianMixture:
+    """p(x | θ) = Σ_k π_k N(x; μ_k, s_k² I): one scale per component, assignments summed out for each record.
+
+    θ is a dict of flat arrays without constraints, and the prior and the posterior a dict of Gaussians over it:
+
+    | name         | length                 | constrained value     | default prior                        |
+    |--------------|------------------------|-----------------------|--------------------------------------|
+    | "weights"    | components             | π = softmax(weights)  | matched to π ~ Dirichlet(1)          |
+    | "means"      | components · dimension | μ_k, row by row       | standard normal                      |
+    | "log_scales" | components             | s_k = exp(log_scales) | matched to s_k² ~ Inv-Gamma(1, 1)    |
+
+    The thesis has that Dirichlet and that inverse gamma as its prior; Gaussians with the same moments of the logarithms
+    stand for them here. A softmax does not see a shift of all weights, which the prior alone holds. A record is x.
+
+    A posterior in which all components are alike stays so; begin at `start(key)`.
+    """
+
+    components: int
+    dimension: int
+    prior: Any = None  # a dict of DiagonalGaussian; None takes the default
+
+    def __post_init__(self) -> None:
+        if self.components < 1 or self.dimension < 1:
+            raise ValueError(
+                f"components={self.components}, dimension={self.dimension}; expected whole numbers of at least 1"
+            )
+        if self.prior is None:
+            log_scales = jnp.full(self.components, LOG_SCALE_MEAN)
+            prior = {
+                "weights": DiagonalGaussian.standard(self.components, LOG_WEIGHT_DEVIATION),
+                "means": DiagonalGaussian.standard(self.components * self.dimension),
+                "log_scales": DiagonalGaussian.of(log_scales, LOG_SCALE_DEVIATION),
+            }
+            object.__setattr__(self, "prior", prior)
+
+    def constrain(self, theta: Theta) -> Theta:
+        """{"weights": π (components,), "means": μ (components, dimension), "scales": s (components,)}."""
+        return {
+            "weights": jax.nn.softmax(theta["weights"]),
+            "means": theta["means"].reshape(self.components, self.dimension),
+            "scales": jnp.exp(theta["log_scales"]),
+        }
+
+    def _log_joint(self, theta: Theta, x: Array) -> Array:
+        """log π_k + log N(x; μ_k, s_k² I) for each k."""
+        means, log_scales = theta["means"].reshape(self.components, self.dimension), theta["log_scales"]
+        squares = jnp.sum((x - means) ** 2, axis=1) * jnp.exp(-2 * log_scales)
+        log_normal = -squares / 2 - self.dimension * (log_scales + math.log(2 * math.pi) / 2)
+        return jax.nn.log_softmax(theta["weights"]) + log_normal
+
+    def log_likelihood(self, theta: Theta, record: Array) -> Array:
+        """log Σ_k π_k N(x; μ_k, s_k² I)."""
+        return jax.nn.logsumexp(self._log_joint(theta, record))
+
+    def start(self, key: Array, deviation: float = START_DEVIATION) -> dict[str, DiagonalGaussian]:
+        """A posterior to begin with: means drawn from the prior, the rest at its mean, all with a small deviation."""
+        centres = {name: part.mean for name, part in self.prior.items()}
+        centres["means"] = self.prior["means"].sample(key)
+        return {name: DiagonalGaussian.of(centre, deviation) for name, centre in centres.items()}
+
+    def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+        """P(component k | x) at each row, (rows, components), and the deviation of the indicator of each component.
+
+        Responsibilities π_k N(x; μ_k, s_k² I) / p(x) at the posterior mean of θ: a plug-in, which leaves out what is
+        uncertain in θ.
+        """
+        theta = {name: part.mean for name, part in posterior.items()}
+        probability = jax.nn.softmax(jax.vmap(partial(self._log_joint, theta))(features), axis=1)
+        return probability, jnp.sqrt(probability * (1 - probability))
+
+    def predictive_log_density(self, posterior: Any, features: Array, key: Array, draws: int = DRAWS) -> Array:
+        """log E_q[p(x | θ)] at each row, by `draws` draws of θ from the posterior q."""
+        thetas = sample(key, posterior, (draws,))
+        at_rows = jax.vmap(self.log_likelihood, (None, 0))
+        each = jax.vmap(at_rows, (0, None))(thetas, features)
+        return jax.nn.logsumexp(each, axis=0) - math.log(draws)

@@ -1,0 +1,231 @@
+"""Variational inference: q is fitted by noised gradients of the likelihood and exact gradients of everything else.
+
+    maximise  Σ_i E_q[log p(x_i | θ)] - KL(q ‖ cavity)        (up to a constant, so the cavity may be improper)
+
+Only the likelihood term reads records, so only it is clipped and noised; the cavity's and the entropy's gradients are
+exact (docs/errata.md, 5). Two ways to the likelihood's gradient, chosen by what the model and the family allow:
+
+| path    | when                                     | what a step releases                                       |
+|---------|------------------------------------------|------------------------------------------------------------|
+| linear  | θ enters through x·θ only; q is diagonal | Σ (a_i x_i, b_i x_i²), expectations by quadrature          |
+| aligned | otherwise                                | Σ ∇log p(x_i, θ) at one draw θ ~ q, shared by all records  |
+
+In the aligned form the gradient of the scale follows from that of the mean by the chain rule, so it costs nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from tacit.families import DiagonalGaussian, FullGaussian, kl_up_to_constant
+from tacit.privacy.clipping import Linear, per_record
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Level, Released, repeat
+from tacit.solvers.base import Target
+
+Tree = Any
+NODES = 20  # of the Gauss-Hermite rule: exact for polynomials of degree 39
+
+
+@dataclass(frozen=True)
+class VI:
+    """A variational solver: `VI(steps=500, optimiser=optax.adam(0.05))(key, target, access)`.
+
+    steps: how many, or how many at each level of the mechanism's schedule. optimiser: from optax; it sees gradients to
+    descend. average: the share of late steps whose parameters are averaged; 0 takes the last. path: "auto", "linear"
+    or "aligned".
+    """
+
+    steps: int | tuple[int, ...]
+    optimiser: optax.GradientTransformation
+    average: float = 0.5
+    path: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average={self.average}; expected a share of at least 0 and below 1")
+        if self.path not in ("auto", "linear", "aligned"):
+            raise ValueError(f"path={self.path!r}; expected 'auto', 'linear' or 'aligned'")
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        """q that maximises the bound, in the family of `target.start`, priced for all steps."""
+        gradient = self._gradient(target)
+        total = self.steps if isinstance(self.steps, int) else sum(self.steps)
+        first_averaged = total - max(1, round(self.average * total))
+
+        def step(key: Array, level: Level, state: _State) -> Released[_State]:
+            def update(likelihood: Tree) -> _State:
+                exact = jax.grad(lambda p: _divergence(_family(p, target.start), target.cavity))(state.parameters)
+                descent = jax.tree.map(jnp.subtract, exact, likelihood)
+                with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
+                    changes, optimiser = self.optimiser.update(descent, state.optimiser, state.parameters)
+                parameters = optax.apply_updates(state.parameters, changes)
+                weight = 1 / jnp.maximum(1, state.step - first_averaged + 1).astype(jnp.result_type(float))
+                late = state.step >= first_averaged
+                average = jax.tree.map(
+                    lambda mean, new: jnp.where(late, mean + (new - mean) * weight.astype(mean.dtype), new),
+                    state.average,
+                    parameters,
+                )
+                return _State(state.step + 1, parameters, optimiser, average)
+
+            return gradient(key, state.parameters, access.at(level)).map(update)
+
+        start = _parameters(target.start)
+        state = _State(jnp.int32(0), start, self.optimiser.init(start), start)
+        return repeat(key, self.steps, step, state).map(lambda end: _family(end.average, target.start))
+
+    def _gradient(self, target: Target) -> Any:
+        of_linear = getattr(target.likelihood, "of_linear", None)
+        if self.path == "linear" and (of_linear is None or isinstance(target.start, dict)):
+            raise ValueError("path='linear' needs a model in which θ enters through x·θ; use 'auto' or 'aligned'")
+        # A full q's second derivatives have d² coordinates, and noise on each: there aligned gradients serve better.
+        automatic = of_linear is not None and isinstance(target.start, DiagonalGaussian)
+        if self.path == "linear" or (automatic and self.path == "auto"):
+            return lambda key, parameters, access: _linear_gradient(key, parameters, access, of_linear)
+        correction = getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
+        return lambda key, parameters, access: _aligned_gradient(key, parameters, access, target.likelihood, correction)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _State:
+    step: Array
+    parameters: Tree
+    optimiser: Any
+    average: Tree
+
+
+# --- Parameters: a mean and an unconstrained scale for each family ------------------------------------------------
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Moments:
+    """A Gaussian to optimise: log-deviations, or a triangle whose diagonal is logarithmic, as its scale."""
+
+    mean: Array
+    scale: Array
+
+
+def _each(function: Any, start: Tree, *trees: Tree) -> Tree:
+    """`function` of each family in a dict of families (or of the family), and of what stands there in `trees`."""
+    if isinstance(start, dict):
+        return {name: _each(function, start[name], *(tree[name] for tree in trees)) for name in start}
+    return function(start, *trees)
+
+
+def _parameters(start: Tree) -> Tree:
+    """The moments of each family."""
+
+    def one(q: Any) -> _Moments:
+        if isinstance(q, DiagonalGaussian):
+            return _Moments(q.mean, -jnp.log(q.precision) / 2)
+        root = jnp.linalg.cholesky(q.covariance)
+        return _Moments(q.mean, jnp.tril(root, -1) + jnp.diag(jnp.log(jnp.diagonal(root))))
+
+    return _each(one, start)
+
+
+def _root(scale: Array) -> Array:
+    return jnp.tril(scale, -1) + jnp.diag(jnp.exp(jnp.diagonal(scale)))
+
+
+def _family(parameters: Tree, start: Tree) -> Tree:
+    def one(q: Any, p: _Moments) -> Any:
+        if isinstance(q, DiagonalGaussian):
+            precision = jnp.exp(-2 * p.scale)
+            return DiagonalGaussian(precision * p.mean, precision)
+        identity = jnp.eye(p.scale.shape[0], dtype=p.scale.dtype)
+        inverse = jax.scipy.linalg.solve_triangular(_root(p.scale), identity, lower=True)
+        precision = inverse.T @ inverse
+        return FullGaussian(precision @ p.mean, precision)
+
+    return _each(one, start, parameters)
+
+
+def _divergence(q: Tree, cavity: Tree) -> Array:
+    """KL(q ‖ cavity) up to a constant; a diagonal meets a full Gaussian as a full one."""
+    if isinstance(q, dict):
+        parts = [_divergence(q[name], cavity[name]) for name in q]
+        return jnp.sum(jnp.stack(parts))
+    if type(q) is not type(cavity):
+        q, cavity = q.full(), cavity.full()
+    return kl_up_to_constant(q, cavity)
+
+
+# --- Gradients of Σ E_q[log p] ------------------------------------------------------------------------------------
+
+
+def _linear_gradient(key: Array, parameters: Tree, access: Access, of_linear: Any) -> Released[Tree]:
+    """With z_i ~ N(x_i·m, x_iᵀΣx_i): Σ E[f'(z_i)] x_i for the mean, and half of Σ E[f''(z_i)] x_i x_iᵀ for Σ.
+
+    A diagonal q needs the diagonal of the latter only, and takes it times its variances: the gradient of the
+    log-deviations, whose size is comparable to that of the mean's, so that one clip serves both.
+    """
+    mean, scale = parameters.mean, parameters.scale
+    diagonal = scale.ndim == 1
+    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    nodes = jnp.asarray(points, mean.dtype)
+    masses = jnp.asarray(weights / weights.sum(), mean.dtype)
+    slope = jax.grad(of_linear)
+    over = jax.vmap(jax.vmap(lambda z, y: (slope(z, y), jax.grad(slope)(z, y)), (0, None)), (0, 0))
+
+    def contribution(records: Tree) -> Linear:
+        x, y = records
+        if diagonal:
+            second_features = x**2 * jnp.exp(2 * scale)
+            variance = jnp.sum(second_features, axis=1)
+        else:
+            second_features = jax.vmap(jnp.outer)(x, x).reshape(x.shape[0], -1)
+            variance = jnp.sum((x @ _root(scale)) ** 2, axis=1)
+        z = (x @ mean)[:, None] + jnp.sqrt(variance)[:, None] * nodes
+        first, second = over(z, y)
+        return Linear({"mean": first @ masses, "scale": second @ masses}, {"mean": x, "scale": second_features})
+
+    def rebuild(total: Tree) -> Tree:
+        if diagonal:
+            return _Moments(total["mean"], total["scale"])
+        _, pull = jax.vjp(lambda s: _root(s) @ _root(s).T, scale)
+        half = total["scale"].reshape(scale.shape) / 2
+        return _Moments(total["mean"], pull((half + half.T) / 2)[0])
+
+    return access.sum(key, contribution).map(rebuild)
+
+
+def _aligned_gradient(
+    key: Array, parameters: Tree, access: Access, likelihood: Any, correction: Any = None
+) -> Released[Tree]:
+    """One θ = m + s·e for all records; Σ ∇_θ log p is released, and the scale's gradient is made of it and e."""
+    draw_key, sum_key = jax.random.split(key)
+    pairs, treedef = jax.tree.flatten(parameters, is_leaf=lambda tree: isinstance(tree, _Moments))
+    keys = jax.random.split(draw_key, len(pairs))
+    noises = [jax.random.normal(k, p.mean.shape, p.mean.dtype) for k, p in zip(keys, pairs, strict=True)]
+
+    def move(pair: _Moments, noise: Array) -> Array:
+        spread = jnp.exp(pair.scale) * noise if pair.scale.ndim == 1 else _root(pair.scale) @ noise
+        return pair.mean + spread
+
+    theta = treedef.unflatten([move(p, e) for p, e in zip(pairs, noises, strict=True)])
+
+    def rebuild(total: Tree) -> Tree:
+        """The pull-back of Σ ∇_θ through θ(mean, scale): post-processing of the release.
+
+        A prior that is not Gaussian enters here, by the gradient of what it has over the Gaussian in the cavity.
+        """
+        if correction is not None:
+            total = jax.tree.map(jnp.add, total, jax.grad(correction)(theta))
+        gradients = treedef.flatten_up_to(total)
+        pulled = []
+        for pair, noise, gradient in zip(pairs, noises, gradients, strict=True):
+            _, pull = jax.vjp(lambda p, e=noise: move(p, e), pair)
+            pulled.append(pull(gradient)[0])
+        return treedef.unflatten(pulled)
+
+    gradient = jax.grad(likelihood.log_likelihood)
+    return access.sum(sum_key, per_record(lambda record: gradient(theta, record))).map(rebuild)
