@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-from tacit import Access, Exact, SubsampledGaussian, repeat, secure_key
+from tacit import VI, Access, DiagonalGaussian, Exact, SubsampledGaussian, Target, repeat, secure_key
+from tacit.models import LogisticRegression
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Contributions, Linear, per_record
 from tacit.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
@@ -66,6 +68,13 @@ def noise(table: Table) -> None:
         compare(table, f"lattice × {size:,}", ours, "jax normal", theirs)
 
 
+def made_up() -> tuple[np.ndarray, np.ndarray]:
+    """Records of the size of Adult's."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(RECORDS, DIMENSION)).astype(np.float32)
+    return x, rng.integers(0, 2, RECORDS).astype(np.float32)
+
+
 def linear(w: Array) -> Callable[[Any], Contributions]:
     """A logistic regression's gradients as a_i·x_i."""
     return lambda records: Linear(records[1] - jax.nn.sigmoid(records[0] @ w), records[0])
@@ -83,9 +92,7 @@ def dense(w: Array) -> Callable[[Any], Contributions]:
 
 def steps(table: Table) -> None:
     """One step of a compiled run, on made-up records."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(RECORDS, DIMENSION)).astype(np.float32)
-    records = x, rng.integers(0, 2, RECORDS).astype(np.float32)
+    records = made_up()
     private, exact = Access.of(records, SubsampledGaussian(1.0, 5.0, RATE)), Access.of(records, Exact(RATE))
     key, start = secure_key(), jnp.zeros(DIMENSION, jnp.float32)
 
@@ -103,6 +110,42 @@ def steps(table: Table) -> None:
     ours, bare, general = (taken / STEPS for taken in milliseconds(*runs))
     compare(table, "private step", ours, "exact step", bare)
     compare(table, "private step, dense", general, "private step", ours)
+
+
+def variational(table: Table) -> None:
+    """One step of variational inference on a logistic regression, against NumPyro's SVI with the batch handed in."""
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import SVI, Trace_ELBO
+    from numpyro.infer.autoguide import AutoDiagonalNormal
+
+    records = made_up()
+    model = LogisticRegression(DiagonalGaussian.standard(DIMENSION))
+    target = Target(model.prior, model.prior, model)
+    private = Access.of(records, SubsampledGaussian(1.0, 5.0, RATE))
+    key = secure_key()
+
+    def ours(path: str) -> Callable[[], Any]:
+        run = jax.jit(VI(STEPS, optax.adam(0.01), path=path).__call__)
+        return lambda: run(key, target, private).value
+
+    def logistic(x: Array, y: Array) -> None:
+        theta = numpyro.sample("theta", dist.Normal(jnp.zeros(DIMENSION), 1.0).to_event(1))
+        with numpyro.plate("records", RECORDS, subsample_size=x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ theta), obs=y)
+
+    svi = SVI(logistic, AutoDiagonalNormal(logistic), optax.adam(0.01), Trace_ELBO())
+    batch = tuple(jnp.asarray(leaf[: round(RATE * RECORDS)]) for leaf in records)
+    begin = svi.init(jax.random.key(0), *batch)
+
+    @jax.jit
+    def plain(state: Any, x: Array, y: Array) -> Any:
+        return jax.lax.scan(lambda s, _: (svi.update(s, x, y)[0], None), state, length=STEPS)[0]
+
+    timed = milliseconds(ours("linear"), ours("aligned"), lambda: plain(begin, *batch))
+    linear_path, aligned_path, numpyro_step = (taken / STEPS for taken in timed)
+    compare(table, "private VI, linear", linear_path, "NumPyro SVI", numpyro_step)
+    compare(table, "private VI, aligned", aligned_path, "NumPyro SVI", numpyro_step)
 
 
 def prices(table: Table) -> None:
@@ -137,7 +180,7 @@ def main() -> None:
     table = Table(title=f"Medians on {jax.devices()[0].device_kind}; a ratio above 1 is slower than what it is against")
     for name in ("what", "ms", "against", "ms", "ratio", "target"):
         table.add_column(name, justify="right" if name in ("ms", "ratio") else "left")
-    for group in (generator, noise, steps, prices, commands):
+    for group in (generator, noise, steps, variational, prices, commands):
         group(table)
         table.add_section()
     Console().print(table)
