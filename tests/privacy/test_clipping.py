@@ -64,6 +64,10 @@ def test_a_huge_coefficient_does_not_hide_behind_a_feature_that_underflows(a, x)
     assert np.linalg.norm(total) <= 1 + rounding_margin(100, jnp.float32)
 
 
+def test_a_weight_that_underflows_is_zero():
+    assert np.asarray(clip_weights(jnp.array([3e38, 1.0]), 1e-9)) == pytest.approx([0.0, 1e-9])
+
+
 def test_the_plain_norm_would_let_that_through():
     """The power of the test above."""
     a, x = jnp.float32(1e25), jnp.full((100,), 1e-25, jnp.float32)

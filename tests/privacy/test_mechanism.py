@@ -317,6 +317,47 @@ def test_many_releases_by_vmap_scan_or_map_are_all_on_the_receipt():
     assert twice.event == Repeated(Repeated(one, 2), 4)
 
 
+def test_a_witness_cannot_be_averaged_away():
+    """Each of these would turn the noise of many releases into that of one and keep the receipt of one."""
+    access = Access.of(records(5), SubsampledGaussian(1.0, 2.0))
+    keys = jax.random.split(tacit.insecure_key(0), 4)
+    many = jax.vmap(lambda k: access.sum(k, linear))(keys)
+    for collapse in (lambda r: jax.tree.map(lambda leaf: leaf.mean(0), r), lambda r: jax.tree.map(jnp.add, r, r)):
+        with pytest.raises((TypeError, ValueError, AttributeError, RuntimeError)):
+            collapse(many)
+
+    def averaged(key):
+        return access.sum(key, linear).map(lambda v: jax.lax.pmean(v, "i"))
+
+    with pytest.raises(ValueError, match="out_axes"):
+        jax.vmap(averaged, axis_name="i", out_axes=None)(keys)
+    assert jax.vmap(averaged, axis_name="i")(keys).event == Repeated(Gaussian(2.0, coordinates=3), 4)
+
+
+def test_many_releases_need_many_keys():
+    """One key under `vmap` over parameters or records gives one noise to all: differences would be exact."""
+    access = Access.of(records(5), SubsampledGaussian(1.0, 2.0, 0.5))
+
+    def at(weight, key):
+        return access.sum(key, lambda r: Linear(weight * r[1], r[0]))
+
+    weights, key = jnp.array([0.0, 0.05]), tacit.insecure_key(0)
+    for wrap in (lambda f: f, jax.jit):
+        with pytest.raises(ValueError, match="split the key"):
+            wrap(jax.vmap(at, in_axes=(0, None)))(weights, key)
+        keys = jax.random.split(tacit.insecure_key(1), 2)
+        assert steps_of(wrap(jax.vmap(at))(weights, keys).event) == 2
+    with pytest.raises(ValueError, match="hand the key in"):
+        repeat(
+            tacit.insecure_key(2),
+            3,
+            lambda k, level, w: access.at(level).sum(key, linear).map(lambda g: w + g),
+            jnp.zeros(3),
+        )
+    with pytest.raises(ValueError, match="hand the key in"):
+        jax.lax.map(lambda w: at(w, key), weights)
+
+
 def test_a_key_makes_one_release():
     """Two sums with one key share their noise: the difference would be exact."""
     access = Access.of(records(5), SubsampledGaussian(1.0, 2.0))
@@ -350,6 +391,7 @@ def test_records_of_any_type_are_bounded(dtype, size):
         (lambda r: Dense(r[0] * 1j), "complex"),
         (lambda r: Linear(r[1][:, None], r[0]), r"shapes \(5, 1\) and \(5, 3\)"),
         (lambda r: r[0], "must return Dense or Linear, not"),
+        (lambda r: Linear(jnp.ones(1000), jnp.ones((1000, 2))), "1000.* rows for 5 records"),
     ],
 )
 def test_what_has_no_bounded_norm_is_refused(maker, words):

@@ -1,5 +1,6 @@
 """Generalised linear models: a record (x, y) depends on θ only through x·θ, which solvers use to go faster."""
 
+import abc
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,12 +15,12 @@ Record = tuple[Array, Array]  # features x (dimension,), target y ()
 
 
 @dataclass(frozen=True)
-class _GeneralisedLinear:
+class _GeneralisedLinear(abc.ABC):
     prior: DiagonalGaussian | FullGaussian
 
+    @abc.abstractmethod
     def of_linear(self, linear: Array, y: Array) -> Array:
         """log p(y | x·θ = linear)."""
-        raise NotImplementedError
 
     def log_likelihood(self, theta: Array, record: Record) -> Array:
         """log p(y | x, θ)."""

@@ -118,7 +118,7 @@ def parts(event: Event, adjacency: Adjacency) -> Counter[Part] | None:
                 part = leaf(inner, rate)
                 if part.noise != "gaussian":
                     raise ValueError("a truncated sample is priced for Gaussian noise only, not for Laplace noise")
-                found[replace(part, slots=slots, buffer=buffer) if buffer < slots and rate < 1 else part] += count
+                found[replace(part, slots=slots, buffer=buffer) if rate < 1 else part] += count
             case _:
                 raise ValueError(f"no accountant knows the event {event}")
 

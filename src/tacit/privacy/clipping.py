@@ -33,9 +33,11 @@ def clip_weights(norms: Array, bound: Array | float) -> Array:
     |-------------------------|--------|
     | NaN or inf (overflow)   | 0      |
     | 0                       | 1      |
+    | C / ‖v‖ underflows       | 0      |
     """
-    weights = jnp.minimum(1, bound / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
-    return jnp.where(jnp.isfinite(norms), weights, 0)
+    tiny = jnp.finfo(norms.dtype).tiny
+    weights = jnp.minimum(1, bound / jnp.maximum(norms, tiny))
+    return jnp.where(jnp.isfinite(norms) & (weights >= tiny), weights, 0)  # below it a weight has lost its digits
 
 
 def clip_to(tree: Tree, bound: float) -> Tree:
@@ -68,7 +70,7 @@ def rounding_margin(dimension: int, dtype: Any) -> float:
     return (dimension / 2 + 8) * float(jnp.finfo(dtype).eps)
 
 
-def checked(batch: Any) -> "Dense | Linear":
+def checked(batch: Any, records: int) -> "Dense | Linear":
     """The batch in the working precision, for the bounds here are about that precision and about real numbers.
 
     Half precision overflows, integers wrap and complex squares cancel: each would slip through a norm.
@@ -80,6 +82,9 @@ def checked(batch: Any) -> "Dense | Linear":
             if a.ndim != 1 or x.ndim != 2:
                 shapes = f"{a.shape} and {x.shape}"
                 raise ValueError(f"linear contributions of shapes {shapes}; expected (batch,) and (batch, dimension)")
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch)}
+    if rows != {records}:
+        raise ValueError(f"contributions of {sorted(rows)} rows for {records} records; expected one for each record")
     if any(jnp.iscomplexobj(leaf) for leaf in jax.tree.leaves(batch)):
         raise ValueError("complex contributions; expected real numbers, such as real and imaginary parts")
     return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), batch)

@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.core
+import jax.custom_batching
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -24,7 +26,7 @@ from jax import Array
 from tacit.privacy import events
 from tacit.privacy.clipping import Contributions, checked, clip_weights, rounding_margin
 from tacit.privacy.noise import Lattice
-from tacit.privacy.randomness import is_secure
+from tacit.privacy.randomness import is_secure, is_tracing, witness
 from tacit.privacy.released import Level, Released
 from tacit.privacy.sampling import PoissonSampler, default_buffer
 
@@ -237,7 +239,6 @@ class Access:
         if self.level is not None and self.level.count != count and count > 1:
             raise ValueError(f"the schedule has {self.level.count} levels and the mechanism {count}; make them equal")
         level = self.level.index if self.level is not None and count > 1 else 0
-        _spend(key)
         sampling_key, noise_key = jax.random.split(key)
         sampler = self.mechanism.sampler(self.slots)
         records, present = self.records, self.present
@@ -246,13 +247,14 @@ class Access:
             indices, chosen = sampler.draw(sampling_key, level)
             records, present = jax.tree.map(lambda leaf: leaf[indices], (records, present))
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
-        batch = checked(contribution(flat)).group(present & chosen[:, None])
+        batch = checked(contribution(flat), present.size).group(present & chosen[:, None])
         costs = self.mechanism.level_events(self.slots, self.unit, _coordinates(batch))
         event = events.Scheduled(costs, self.level.schedule) if self.level is not None and count > 1 else costs[0]
-        total = self.mechanism.release(noise_key, batch, chosen, level)
+        _spend(key)
+        total = self.mechanism.release(_own_key(noise_key, batch), batch, chosen, level)
         rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
         scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
-        return Released(scaled, event, seeded=not is_secure(key))
+        return Released(scaled, event, not is_secure(key), witness(noise_key))
 
 
 _spent: dict[int, Any] = {}
@@ -261,13 +263,32 @@ _spent: dict[int, Any] = {}
 def _spend(key: Array) -> None:
     """Refuse a key object that already made a release: two sums with one key share their noise.
 
-    It sees reuse within one trace and between calls outside `jit`; a compiled function called twice with one key is
-    the caller's to avoid.
+    It sees reuse within one trace and between calls outside `jit`, and keys that are fixed inside a program; a compiled
+    function called twice with one key is the caller's to avoid.
     """
+    if is_tracing() and not isinstance(key, jax.core.Tracer):
+        raise ValueError("a key fixed inside a compiled function adds the same noise on every run; hand the key in")
     name = id(key)
     if name in _spent and _spent[name]() is key:
         raise ValueError("this key has made a release already, and would add the same noise; use jax.random.split")
     _spent[name] = weakref.ref(key, lambda _: _spent.pop(name, None))
+
+
+@jax.custom_batching.custom_vmap
+def _own_key(key: Array, batch: Contributions) -> Array:
+    """The key, if each of many releases has one of its own: `vmap` with one key for all is refused."""
+    del batch
+    return key
+
+
+@_own_key.def_vmap
+def _(axis_size: int, in_batched: Any, key: Array, batch: Contributions) -> tuple[Array, bool]:
+    del axis_size
+    if any(jax.tree.leaves(in_batched[1])) and not in_batched[0]:
+        raise ValueError(
+            "vmap over releases with one key would add the same noise to all; split the key and map over it"
+        )
+    return _own_key(key, batch), in_batched[0]
 
 
 def _coordinates(batch: Contributions) -> int:

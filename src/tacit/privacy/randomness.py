@@ -115,7 +115,7 @@ SEEDED = _chacha20(seed=_seed, name="tacit_chacha20_seeded", tag="tcs")
 
 def secure_key() -> Array:
     """A fresh key of 256 bits from the operating system. For real data. Never print it: it removes the noise."""
-    if isinstance(jnp.zeros(()), jax.core.Tracer):
+    if is_tracing():
         raise ValueError("secure_key() inside jit would be drawn once and used on every call; hand the key in")
     words = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), dtype="<u4")
     return jax.random.wrap_key_data(jnp.asarray(words), impl=SECURE)
@@ -131,6 +131,22 @@ def insecure_key(seed: int) -> Array:
 def is_secure(key: Array) -> bool:
     """Whether `key` descends from `secure_key` (static: true of tracers as well)."""
     return str(jax.random.key_impl(key)) == str(SECURE)
+
+
+def is_tracing() -> bool:
+    """Whether a program is being compiled, so that a value made now would be the same on every run of it."""
+    return isinstance(jnp.zeros(()), jax.core.Tracer)
+
+
+def witness(*keys: Array) -> Array:
+    """A scalar of key type that is the same whatever the keys, and becomes an array with them under `vmap`.
+
+    It says nothing of them, for all its bits are 0, and no arithmetic takes it: it can be counted and not averaged.
+    """
+    zeros = jnp.zeros(KEY_WORDS, jnp.uint32)
+    for key in keys:
+        zeros = zeros | (jax.random.key_data(key).reshape(-1)[:1] & jnp.uint32(0))
+    return jax.random.wrap_key_data(zeros, impl=SEEDED)
 
 
 @dataclass(frozen=True)

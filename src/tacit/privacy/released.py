@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from tacit.privacy.events import Composed, Event, Repeated, at_level, check_steps, compose
+from tacit.privacy.randomness import witness
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -32,13 +33,14 @@ class Released(Generic[A]):
     which keep the receipt.
 
     `witness` is a scalar that travels with the value. `vmap`, `lax.map` and the outputs of `scan` make an array of it,
-    whose size is how many releases there are; `event` counts them all.
+    whose size is how many releases there are; `event` counts them all. It is of key type: no sum or mean over releases
+    can take it along, so such a function belongs into `map`.
     """
 
     value: A
     receipt: Event = field(default_factory=Composed)
     seeded: bool = False
-    witness: Any = field(default_factory=lambda: jnp.zeros((), jnp.int8), compare=False, repr=False)
+    witness: Any = field(default_factory=witness, compare=False, repr=False)
 
     @property
     def event(self) -> Event:
@@ -55,16 +57,22 @@ class Released(Generic[A]):
         leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, Released))
         if any(isinstance(leaf, Released) for leaf in leaves):
             raise ValueError("map makes no releases, for it would lose their receipts; use then")
-        return Released(value, self.event, self.seeded)
+        return Released(value, self.receipt, self.seeded, self.witness)
 
     def then(self, function: Callable[[A], "Released[B]"]) -> "Released[B]":
         """A further release that may depend on this one: receipts add up."""
         following = function(self.value)
-        return Released(following.value, compose(self.event, following.event), self.seeded or following.seeded)
+        return Released(following.value, *_together(self, following))
 
     def join(self, other: "Released[B]") -> "Released[tuple[A, B]]":
         """Two releases side by side: receipts add up."""
-        return Released((self.value, other.value), compose(self.event, other.event), self.seeded or other.seeded)
+        return Released((self.value, other.value), *_together(self, other))
+
+
+def _together(a: Released[Any], b: Released[Any]) -> tuple[Event, bool, Any]:
+    """Receipt, seededness and witness of two releases."""
+    scalars = [r.witness for r in (a, b) if jnp.shape(r.witness) == ()]  # the others are counted in their events
+    return compose(a.event, b.event), a.seeded or b.seeded, witness(*scalars)
 
 
 _schedules = itertools.count()
@@ -119,7 +127,8 @@ def repeat(
         raise ValueError("a step's event changed between traces; it must depend on public settings only")
     ((event, seeded),) = receipts
     levels = [at_level(event, schedule, level) for level in range(len(counts))]
-    return Released(value, compose(*(_times(e, n) for e, n in zip(levels, counts, strict=True))), seeded)
+    paid = compose(*(_times(e, n) for e, n in zip(levels, counts, strict=True)))
+    return Released(value, paid, seeded, witness(key))
 
 
 def _times(event: Event, steps: int) -> Event:

@@ -86,6 +86,7 @@ class Statement:
             "add-remove": f"adding or removing one {self.unit}, whatever its values",
             "replace-one": f"replacing one {self.unit} by another, whatever their values",
         }[self.adjacency]
+        factor = math.exp(self.epsilon) if self.epsilon < 700 else math.inf
         if math.isinf(self.epsilon):
             lines = [
                 f"This result is NOT differentially private: nothing is promised to any {self.unit} (ε = ∞).",
@@ -97,7 +98,7 @@ class Statement:
                 f"for each {self.unit}.",
                 "",
                 f"It means: {change}, changes the probability of any outcome by a factor of at most "
-                f"{_up(math.exp(min(self.epsilon, 700)))}, up to a probability of {self.delta!r}.",
+                f"{_up(factor)}, up to a probability of {self.delta!r}.",
             ]
         lines += [
             f"For an attacker: whoever tests for one {self.unit} and is wrong about absent ones "
@@ -105,7 +106,7 @@ class Statement:
             f"{_up(100 * self.true_positive_rate)} % of the time.",
             "",
             f"Accountant: {self.accountant}. Adjacency: {self.adjacency}. Unit of privacy: {self.unit}.",
-            "ε at other δ: " + ", ".join(f"{_up(e)} at {d:g}" for d, e in self.epsilons) + ".",
+            "ε at other δ: " + ", ".join(f"{_up(e)} at {d!r}" for d, e in self.epsilons) + ".",
             f"What was released ({self.steps} step{'s' * (self.steps != 1)}):",
             *(f"  - {release}" for release in self.releases),
             "Randomness: "
