@@ -390,7 +390,7 @@ def test_truncation_far_out_costs_almost_nothing_and_close_in_costs_something():
     plain = acc.epsilon(acc.subsampled_plan(1.5, 0.005, 2000), 1e-5)
     assert price(320) == pytest.approx(plain, rel=2e-4)  # a thousandth of δ is kept for imperfect draws
     assert plain < price(320) < price(250) < price(220)
-    assert price(39_073) == pytest.approx(plain, rel=2e-4)
+    assert price(39_073) == pytest.approx(plain, rel=1e-3)  # nothing cut, but every step draws and pays 39,083 gaps
 
 
 # --- Calibration -------------------------------------------------------------------------------------------------
