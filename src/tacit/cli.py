@@ -57,8 +57,9 @@ def account(
     plot: Annotated[Path | None, typer.Option(help="Draw ε against steps into this PNG, SVG or PDF file.")] = None,
 ) -> None:
     """What a plan costs: ε at a given δ."""
-    from tacit.config import read_schedule, schedule_event
+    from tacit.config import read_schedule
     from tacit.privacy import accounting
+    from tacit.privacy.events import compose
 
     plan: dict[str, Any]
     levels: list[Any]
@@ -75,7 +76,7 @@ def account(
         plan = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": count}
     else:
         raise ValueError("give either --noise-multiplier (with --sampling-rate and --steps) or --schedule FILE.csv")
-    event = schedule_event(levels)
+    event = compose(*levels)
     epsilon = accounting.epsilon(event, delta, accountant, adjacency)  # type: ignore[arg-type]  # checked there
     if plot is not None:
         _plot_steps(levels, delta, accountant, adjacency, plot)

@@ -4,7 +4,7 @@ import csv
 import math
 from pathlib import Path
 
-from tacit.privacy.events import Event, Gaussian, PoissonSampled, Repeated, compose
+from tacit.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 
 SCHEDULE_COLUMNS = ("noise_multiplier", "sampling_rate", "steps")
 MOST_LEVELS = 32  # distinct ones: heterogeneous accounting stays cheap
@@ -47,8 +47,3 @@ def read_schedule(path: Path) -> list[Event]:
     if distinct > MOST_LEVELS:
         raise ValueError(f"schedule={path} has {distinct} different levels; expected at most {MOST_LEVELS}")
     return levels
-
-
-def schedule_event(levels: list[Event]) -> Event:
-    """All levels in sequence."""
-    return compose(*levels)
