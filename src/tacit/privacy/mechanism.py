@@ -21,7 +21,7 @@ import jax.core
 import jax.custom_batching
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from tacit.privacy import events
 from tacit.privacy.clipping import Contributions, checked, clip_weights, rounding_margin
@@ -33,6 +33,7 @@ from tacit.privacy.sampling import PoissonSampler, default_buffer
 Tree = Any
 MOST_LEVELS = 32  # a schedule is a public step function: heterogeneous accounting stays cheap
 LEAST_CLIP = 1e-12  # below it the square of a contribution underflows in single precision
+MOST_NUMBERS = 2**23  # that one part of a sum holds at once: 32 MiB, and a few times as much on the way
 
 
 def _levels(name: str, value: float | tuple[float, ...], count: int) -> tuple[float, ...]:
@@ -104,17 +105,27 @@ class SubsampledGaussian:
             found.append(event)
         return tuple(found)
 
-    @partial(jax.jit, static_argnums=0)
-    def release(self, key: Array, batch: Contributions, chosen: Array, level: Array | int) -> Tree:
-        """The noised, clipped sum of the chosen contributions, on the lattice of this mechanism."""
+    def _lattice(self, coordinates: int, units: int) -> Lattice:
+        margin = rounding_margin(coordinates, jnp.result_type(float))
+        return Lattice.of(self.clips, self.noise_multipliers, coordinates, units, margin)
+
+    @partial(jax.jit, static_argnums=(0, 4, 5))
+    def add_up(self, batch: Contributions, chosen: Array, level: Array | int, coordinates: int, units: int) -> Tree:
+        """The clipped sum of the chosen contributions, as integers on the lattice of this mechanism.
+
+        `units` is how many there are in all parts of the sum: integers of several parts add up without error.
+        """
         norms = batch.norms()
         clips = jnp.asarray(self.clips, norms.dtype)
         weights = jnp.where(chosen, clip_weights(norms, clips[level]), 0)
-        dimension = _coordinates(batch)
-        margin = rounding_margin(dimension, norms.dtype)
-        lattice = Lattice.of(self.clips, self.noise_multipliers, dimension, norms.shape[0], margin)
-        high, low = batch.rounded_sum(weights, lattice.spacing(level).astype(norms.dtype), lattice.limb_bits)
-        return lattice.add_noise(key, high, low, level)
+        lattice = self._lattice(coordinates, units)
+        return batch.rounded_sum(weights, lattice.spacing(level).astype(norms.dtype), lattice.limb_bits)
+
+    @partial(jax.jit, static_argnums=(0, 4, 5))
+    def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
+        """What `add_up` made of all units, with noise."""
+        high, low = sums
+        return self._lattice(coordinates, units).add_noise(key, high, low, level)
 
 
 @dataclass(frozen=True)
@@ -140,9 +151,13 @@ class Exact:
         del slots, unit, coordinates
         return (events.NonPrivate(),) * len(self.sampling_rates)
 
-    def release(self, key: Array, batch: Contributions, chosen: Array, level: Array | int) -> Tree:
-        del key, level
+    def add_up(self, batch: Contributions, chosen: Array, level: Array | int, coordinates: int, units: int) -> Tree:
+        del level, coordinates, units
         return batch.weighted_sum(chosen.astype(batch.norms().dtype))
+
+    def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
+        del key, level, coordinates, units
+        return sums
 
 
 @partial(
@@ -210,6 +225,8 @@ class Access:
             array = np.asarray(leaf)
             with np.errstate(over="ignore"):  # a number beyond single precision is infinite, and then contributes 0
                 array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+            if groups is None and slots == count:
+                return jnp.asarray(array[:, None])
             if count == 0:
                 return jnp.zeros((*padded.shape, *array.shape[1:]), jnp.result_type(array))
             return jnp.asarray(np.where(present.reshape(*present.shape, *(1,) * (array.ndim - 1)), array[padded], 0))
@@ -224,6 +241,17 @@ class Access:
     def at(self, level: Level) -> "Access":
         """This access at a level of the schedule that `repeat` is running."""
         return replace(self, level=level)
+
+    def through(self, mechanism: SubsampledGaussian | Exact) -> "Access":
+        """The same records through another mechanism."""
+        return replace(self, mechanism=mechanism, level=None)
+
+    def map(self, function: Callable[[Tree], Tree]) -> "Access":
+        """Access to `function(record)` in place of each record, such as a rescaled one.
+
+        The function sees one record at a time, so a record still moves nothing but its own contribution.
+        """
+        return replace(self, records=jax.vmap(jax.vmap(function))(self.records))
 
     def sum(self, key: Array, contribution: Callable[[Tree], Contributions]) -> Released[Tree]:
         """The sum of `contribution` over all units, estimated and priced.
@@ -246,12 +274,23 @@ class Access:
         if sampler is not None:
             indices, chosen = sampler.draw(sampling_key, level)
             records, present = jax.tree.map(lambda leaf: leaf[indices], (records, present))
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
-        batch = checked(contribution(flat), present.size).group(present & chosen[:, None])
-        costs = self.mechanism.level_events(self.slots, self.unit, _coordinates(batch))
+
+        def contributions(records: Tree, present: Array, chosen: Array) -> Contributions:
+            flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
+            return checked(contribution(flat), present.size).group(present & chosen[:, None])
+
+        units = present.shape[0]
+        coordinates = _coordinates(jax.eval_shape(contributions, records, present, chosen))
+        costs = self.mechanism.level_events(self.slots, self.unit, coordinates)
         event = events.Scheduled(costs, self.level.schedule) if self.level is not None and count > 1 else costs[0]
         _spend(key)
-        total = self.mechanism.release(_own_key(noise_key, batch), batch, chosen, level)
+
+        def add_up(records: Tree, present: Array, chosen: Array) -> Tree:
+            batch = contributions(records, present, chosen)
+            return self.mechanism.add_up(batch, chosen, level, coordinates, units)
+
+        sums = _in_parts(add_up, (records, present, chosen), MOST_NUMBERS // (coordinates * present.shape[1]))
+        total = self.mechanism.release(_own_key(noise_key, sums), sums, level, coordinates, units)
         rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
         scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
         return Released(scaled, event, not is_secure(key), witness(noise_key))
@@ -274,21 +313,44 @@ def _spend(key: Array) -> None:
     _spent[name] = weakref.ref(key, lambda _: _spent.pop(name, None))
 
 
+def _in_parts(add_up: Callable[..., Tree], arguments: Tree, most: int) -> Tree:
+    """`add_up` of all units, from at most `most` at a time: memory does not grow with the units.
+
+    The last part begins early enough to be whole; what was counted before is not chosen again.
+    """
+    records, present, chosen = arguments
+    units, size = chosen.shape[0], max(1, most)
+    if units <= size:
+        return add_up(records, present, chosen)
+
+    def part(index: Array) -> Tree:
+        start = jnp.minimum(index * size, units - size)
+        rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size), (records, present, chosen))
+        is_new = start + jnp.arange(size, dtype=jnp.int32) >= index * size
+        return add_up(rows[0], rows[1], rows[2] & is_new)
+
+    def body(sums: Tree, index: Array) -> tuple[Tree, None]:
+        return jax.tree.map(jnp.add, sums, part(index)), None
+
+    parts = -(-units // size)
+    return lax.scan(body, part(jnp.int32(0)), jnp.arange(1, parts, dtype=jnp.int32))[0]
+
+
 @jax.custom_batching.custom_vmap
-def _own_key(key: Array, batch: Contributions) -> Array:
+def _own_key(key: Array, sums: Tree) -> Array:
     """The key, if each of many releases has one of its own: `vmap` with one key for all is refused."""
-    del batch
+    del sums
     return key
 
 
 @_own_key.def_vmap
-def _(axis_size: int, in_batched: Any, key: Array, batch: Contributions) -> tuple[Array, bool]:
+def _(axis_size: int, in_batched: Any, key: Array, sums: Tree) -> tuple[Array, bool]:
     del axis_size
     if any(jax.tree.leaves(in_batched[1])) and not in_batched[0]:
         raise ValueError(
             "vmap over releases with one key would add the same noise to all; split the key and map over it"
         )
-    return _own_key(key, batch), in_batched[0]
+    return _own_key(key, sums), in_batched[0]
 
 
 def _coordinates(batch: Contributions) -> int:
