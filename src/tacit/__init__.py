@@ -15,21 +15,25 @@ _HOMES = {
     "Exact": "tacit.privacy.mechanism",
     "FullGaussian": "tacit.families",
     "LinearRegression": "tacit.models",
+    "NaturalVI": "tacit.solvers",
+    "Posterior": "tacit.posterior",
     "Released": "tacit.privacy.released",
     "Statement": "tacit.privacy.statement",
     "SubsampledGaussian": "tacit.privacy.mechanism",
+    "Table": "tacit.data",
     "Target": "tacit.solvers",
     "VI": "tacit.solvers",
     "calibrate": "tacit.privacy.accounting",
     "conjugate": "tacit.solvers",
     "delta": "tacit.privacy.accounting",
     "epsilon": "tacit.privacy.accounting",
+    "fit": "tacit.fitting",
     "insecure_key": "tacit.privacy.randomness",
     "price": "tacit.privacy.released",
     "repeat": "tacit.privacy.released",
     "secure_key": "tacit.privacy.randomness",
 }
-_MODULES = ("data", "families", "models", "privacy", "solvers")
+_MODULES = ("data", "estimators", "families", "models", "privacy", "solvers")
 
 __all__ = [
     "VI",
@@ -39,9 +43,12 @@ __all__ = [
     "Exact",
     "FullGaussian",
     "LinearRegression",
+    "NaturalVI",
+    "Posterior",
     "Released",
     "Statement",
     "SubsampledGaussian",
+    "Table",
     "Target",
     "__version__",
     "calibrate",
@@ -49,8 +56,10 @@ __all__ = [
     "data",
     "delta",
     "epsilon",
+    "estimators",
     "events",
     "families",
+    "fit",
     "insecure_key",
     "models",
     "price",
@@ -61,16 +70,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tacit import data, families, models, privacy, solvers
+    from tacit import data, estimators, families, models, privacy, solvers
+    from tacit.data import Table
     from tacit.families import DiagonalGaussian, FullGaussian
+    from tacit.fitting import fit
     from tacit.models import LinearRegression
+    from tacit.posterior import Posterior
     from tacit.privacy import events
     from tacit.privacy.accounting import Calibration, calibrate, delta, epsilon
     from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
     from tacit.privacy.randomness import insecure_key, secure_key
     from tacit.privacy.released import Released, price, repeat
     from tacit.privacy.statement import Statement
-    from tacit.solvers import VI, Target, conjugate
+    from tacit.solvers import VI, NaturalVI, Target, conjugate
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,8 @@ Nothing heavy is imported here: commands import what they need when they run.
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +28,7 @@ RATE = "Probability with which each record is in a step's sample; 1, the default
 STEPS = "How many noisy steps; 1 by default."
 Accountant = Annotated[str, typer.Option(help="pld (tight), rdp, moments, zcdp, tcdp, advanced or basic.")]
 AdjacencyOption = Annotated[str, typer.Option(help="add-remove (one record) or replace-one.")]
+Level = Annotated[float, typer.Option(help="The probability that an interval holds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -129,6 +132,235 @@ def demo(
     from tacit.demo import run
 
     run(out, insecure_seed, as_json)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="What to run again; --list shows the names.")] = None,
+    names: Annotated[bool, typer.Option("--list", help="Print the names and what they are.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and within half a minute.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="How many runs to average; as published by default.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for CSV, JSON and PNG; made if needed.")] = Path("reproduce-output"),
+    as_json: AsJson = False,
+) -> None:
+    """A published figure run again: a table of ours beside theirs, data and picture. For research: noise is seeded."""
+    from tacit.reproduce import REPRODUCTIONS, run
+
+    if names:
+        titles = {name: f"{found.source}. {found.title}" for name, found in REPRODUCTIONS.items()}
+        _show(titles, as_json, "\n".join(f"{name}  {REPRODUCTIONS[name].title}" for name in titles))
+    else:
+        run(name, out, quick, seeds, as_json)
+
+
+@app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one record a line.")],
+    target: Annotated[str, typer.Option(help="The column to explain.")],
+    epsilon: Annotated[float, typer.Option(help="The ε to stay within; inf for no privacy.")],
+    delta: Delta,
+    model: Annotated[str, typer.Option(help="logistic, linear, poisson, probit or softmax.")] = "logistic",
+    out: Annotated[Path, typer.Option(help="Folder for the results; made if it is not there.")] = Path("fit-output"),
+    columns: Annotated[str | None, typer.Option(help="Features, as a,b,c; all but target and unit by default.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="The column that says whose record it is, if a person has several.")
+    ] = None,
+    most_records: Annotated[int | None, typer.Option(help="With --unit: how many of one person are used.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="Public facts in TOML: [bounds] name = [low, high], [categories], classes.")
+    ] = None,
+    bounds: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help='Public bounds of a number, as "age=0:100". Repeatable.')
+    ] = None,
+    categories: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help='Public categories of a column, as "sex=F,M". Repeatable.')
+    ] = None,
+    classes: Annotated[str | None, typer.Option(help="The target's public labels, as no,yes; 0 first.")] = None,
+    scaling: Annotated[
+        str, typer.Option(help="How numbers are rescaled: moments (part of the budget) or bounds (free).")
+    ] = "moments",
+    steps: Annotated[int | None, typer.Option(help="How many noisy steps; by a rule otherwise.")] = None,
+    clip: Annotated[float | None, typer.Option(help="The most one unit moves a step; by a rule otherwise.")] = None,
+    prior_deviation: Annotated[float, typer.Option(help="Of coefficients of standardised features.")] = 1.0,
+    adjacency: AdjacencyOption = "add-remove",
+    level: Level = 0.95,
+    insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A private posterior of a regression on a file. Nothing is taken from the records but through noise.
+
+    Categories, classes and bounds are public facts that you give; numbers without bounds pay for their range. A
+    refusal names columns, never values, but says something about the records to whoever sees this terminal: keep
+    it with the data. The files in --out are covered by the statement there.
+    """
+    with _progress() as progress:
+        progress("Starting")
+        from tacit.data.tables import Facts, Table, read_frame, split_list
+        from tacit.fitting import fit as fit_table
+
+        _check_fit(model, epsilon, delta, scaling, adjacency, unit, most_records, level, insecure_seed)
+        _check_positive(steps=steps, clip=clip, prior_deviation=prior_deviation)
+        facts = Facts.given(schema, bounds or (), categories or (), classes)
+        _make_folder(out)
+        progress(f"Reading {data}")
+        frame = read_frame(data, facts.listed(target) | ({} if unit is None else {unit: ()}))
+        chosen = None if columns is None else split_list(columns)
+        table = Table.of_frame(frame, target, model, unit=unit, columns=chosen, facts=facts)
+        progress("Planning, compiling and running: some seconds")
+        posterior = fit_table(
+            model,
+            table,
+            epsilon,
+            delta,
+            scaling=scaling,  # type: ignore[arg-type]  # checked above
+            most_records=most_records,
+            prior_deviation=prior_deviation,
+            steps=steps,
+            clip=clip,
+            adjacency=adjacency,  # type: ignore[arg-type]
+            insecure_seed=insecure_seed,
+        )
+        progress("Writing")
+        from tacit.report import fitted
+
+        # Of persons with several records, their number is public and not that of the records.
+        size = {"records": len(table.target)} if table.groups is None else {"persons": int(table.groups.max()) + 1}
+        result = {
+            "version": tacit.__version__,
+            "model": model,
+            "target": target,
+            **size,
+            "epsilon": _finite(posterior.epsilon),
+            "epsilon_asked": _finite(epsilon),
+            "delta": delta,
+            "adjacency": adjacency,
+            "randomness": posterior.statement["randomness"],
+            "level": level,
+        }
+        result = fitted.write(out, posterior, result, level)
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        fitted.show(out, posterior, result, level)
+
+
+@app.command()
+def predict(
+    fitted: Annotated[Path, typer.Argument(help="The folder that 'tacit fit' wrote.")],
+    data: Annotated[Path, typer.Argument(help="New records, a CSV or Parquet file with the columns of the fit.")],
+    out: Annotated[Path, typer.Option(help="The CSV file to write, one line a record, in their order.")],
+    level: Level = 0.95,
+    as_json: AsJson = False,
+) -> None:
+    """Predictions for new records by a saved posterior, with intervals of what the model expects. Costs no privacy."""
+    import numpy as np
+
+    from tacit.data.tables import encode, read_frame
+    from tacit.posterior import Posterior
+
+    _check_level(level)
+    posterior = Posterior.load(fitted / "posterior.json" if fitted.is_dir() else fitted)
+    schema = posterior.details.get("schema")
+    if not schema:
+        raise ValueError(f"{fitted} does not say how columns were encoded; use posterior.predict in Python")
+    listed = {kind["name"]: kind["categories"] for kind in schema["columns"] if kind["kind"] == "category"}
+    features = encode(read_frame(data, listed), schema)
+    found = posterior.predict(features)
+    if posterior.link == "softmax":
+        labels = posterior.classes or ()
+        columns = {f"probability_{label}": found[:, j] for j, label in enumerate(labels)}
+        columns["predicted"] = np.array(labels)[np.argmax(found, axis=1)]
+    else:
+        low, high = posterior.predict_interval(features, level)
+        is_label = posterior.link in ("logistic", "probit")
+        columns = {"probability" if is_label else "mean": found, "low": low, "high": high}
+        if is_label:
+            columns["predicted"] = np.array(posterior.classes or (0, 1))[(found >= 0.5).astype(int)]
+    import pandas
+
+    try:
+        pandas.DataFrame(columns).to_csv(out, index=False)
+    except OSError as error:
+        raise ValueError(f"out={out}: {error.strerror or 'no such folder'}; expected a file to write") from None
+    result = {"records": len(features), "columns": list(columns), "out": str(out)}
+    _show(result, as_json, f"Written to {out}: {len(features)} predictions ({', '.join(columns)})")
+
+
+def _check_fit(
+    model: str,
+    epsilon: float,
+    delta: float,
+    scaling: str,
+    adjacency: str,
+    unit: str | None,
+    most_records: int | None,
+    level: float,
+    insecure_seed: int | None,
+) -> None:
+    """Refuse before a file is read."""
+    from tacit.fitting import LINKS
+    from tacit.privacy.accounting import check_delta
+    from tacit.privacy.events import check_adjacency
+    from tacit.privacy.randomness import insecure_key
+
+    if model not in LINKS:
+        raise ValueError(f"model={model!r}; expected one of {', '.join(LINKS)}")
+    if not epsilon > 0:
+        raise ValueError(f"epsilon={epsilon}; expected a number above 0, or inf for no privacy")
+    check_delta(delta)
+    check_adjacency(adjacency)
+    if scaling not in ("moments", "bounds"):
+        raise ValueError(f"scaling={scaling!r}; expected 'moments' or 'bounds'")
+    if unit is not None and (most_records is None or most_records < 1):
+        given = "no --most-records" if most_records is None else f"most_records={most_records}"
+        raise ValueError(f"unit={unit!r} with {given}; expected how many records of one person to use, at least 1")
+    if unit is None and most_records is not None:
+        raise ValueError(
+            f"most_records={most_records} without --unit; expected the column that says whose record it is"
+        )
+    _check_level(level)
+    if insecure_seed is not None:
+        insecure_key(insecure_seed)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level={level}; expected a probability between 0 and 1")
+
+
+def _check_positive(**given: float | None) -> None:
+    for name, number in given.items():
+        if number is not None and not 0 < number < float("inf"):
+            raise ValueError(f"{name}={number}; expected a finite number above 0")
+
+
+def _make_folder(out: Path) -> None:
+    """Refuse a folder that cannot be written to before any budget is spent."""
+    import tempfile
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
+
+
+def _finite(number: float) -> float | None:
+    return None if number == float("inf") else number
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Says on a terminal's standard error what is happening; nothing elsewhere."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda words: None
+        return
+    with console.status("") as status:
+        yield lambda words: status.update(escape(words))
 
 
 def _show(result: dict[str, Any], as_json: bool, words: str) -> None:

@@ -3,15 +3,23 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Dataset", "abalone", "adult", "heart"]
+_HOMES = {
+    "Dataset": "tacit.data.datasets",
+    "Table": "tacit.data.tables",
+    "abalone": "tacit.data.datasets",
+    "adult": "tacit.data.datasets",
+    "heart": "tacit.data.datasets",
+}
+__all__ = ["Dataset", "Table", "abalone", "adult", "heart"]
 
 if TYPE_CHECKING:
     from tacit.data.datasets import Dataset, abalone, adult, heart
+    from tacit.data.tables import Table
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("tacit.data.datasets"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'tacit.data' has no attribute {name!r}")
 
 

@@ -28,7 +28,7 @@ class Dataset:
 
     `features` and `test_features` are float32 matrices, one line per record, in [0, 1]; their first column is the
     constant 1. `target` and `test_target` are float32 vectors of 0 and 1. `groups` and `test_groups`, where a data set
-    has them, name the group of each record.
+    has them, name the group of each record. `numbers` names the columns that are measured; the others are 0 or 1.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Dataset:
     notes: str
     groups: np.ndarray | None = None
     test_groups: np.ndarray | None = None
+    numbers: tuple[str, ...] = ()
 
 
 class _Range(NamedTuple):
@@ -125,7 +126,7 @@ def adult(*, split_seed: int = 2019, official: bool = False) -> Dataset:
     target = (table["income"] == ">50K").astype(np.float32)
     split = np.split(np.arange(len(target)), [_ADULT_OFFICIAL]) if official else _split(len(target), split_seed)
     notes = "Target: income above 50,000 dollars. An unknown value is a category of its own."
-    return _dataset("adult", *_encode(table, _ADULT), target, split, notes)
+    return _dataset("adult", *_encode(table, _ADULT), target, split, notes, _ADULT)
 
 
 # --- Abalone -----------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def abalone(*, split_seed: int = 2019) -> Dataset:
     table = _embedded("abalone.csv.xz")
     target = (table["rings"].astype(int) >= _MANY_RINGS).astype(np.float32)
     notes = "Target: ten rings or more. Measurements are in units of 200 mm and 600 g."
-    return _dataset("abalone", *_encode(table, _ABALONE), target, _split(len(target), split_seed), notes)
+    return _dataset("abalone", *_encode(table, _ABALONE), target, _split(len(target), split_seed), notes, _ABALONE)
 
 
 # --- Heart Disease -----------------------------------------------------------------------------------------------
@@ -223,6 +224,7 @@ def heart(*, split_seed: int = 2019) -> Dataset:
         target,
         _split(len(target), split_seed),
         "Target: a coronary artery narrowed by more than half. A missing value is 0 and marked in a column of its own.",
+        _HEART,
         groups,
     )
 
@@ -326,6 +328,7 @@ def _dataset(
     target: np.ndarray,
     split: list[np.ndarray],
     notes: str,
+    domains: Mapping[str, _Domain],
     groups: np.ndarray | None = None,
 ) -> Dataset:
     train, test = split
@@ -339,4 +342,5 @@ def _dataset(
         notes=notes,
         groups=None if groups is None else groups[train],
         test_groups=None if groups is None else groups[test],
+        numbers=tuple(name for name, domain in domains.items() if isinstance(domain, _Range)),
     )

@@ -13,7 +13,7 @@ from tacit.families import DiagonalGaussian, FullGaussian
 Record = tuple[Array, Array]  # features x (dimension,), target y ()
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["prior"], meta_fields=["noise_scale"])
+@partial(jax.tree_util.register_dataclass, data_fields=["prior", "noise_scale"], meta_fields=[])
 @dataclass(frozen=True)
 class LinearRegression:
     """y | x, θ ~ N(x·θ, noise_scale²), θ ~ prior (a diagonal or full Gaussian)."""

@@ -317,17 +317,17 @@ def calibrate(
     def reached(noise_multiplier: float) -> float:
         return price_of(make(noise_multiplier), delta, accountant, adjacency)
 
-    low, high = 0.5, 1.0
-    while reached(high) > epsilon:
+    low, high, least = 0.5, 1.0, epsilon * (1 - tolerance / 2)  # the aim lies between what low and high reach
+    while reached(high) > least:
         low, high = high, 2 * high
         if high > 1e6:
             raise ValueError(f"epsilon={epsilon} with delta={delta} is not reached by any noise multiplier up to 1e6")
-    while reached(low) <= epsilon:
+    while reached(low) <= least:
         low, high = low / 2, low
         if low < 1e-3:
             return Calibration(high, reached(high), make(high))
 
-    aim = math.log(epsilon * (1 - tolerance / 2))
+    aim = math.log(least)
     noise_multiplier = math.exp(
         _root(lambda x: math.log(max(reached(math.exp(x)), 1e-12)) - aim, math.log(low), math.log(high), tolerance / 16)
     )

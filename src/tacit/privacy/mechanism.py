@@ -225,11 +225,12 @@ class Access:
             array = np.asarray(leaf)
             with np.errstate(over="ignore"):  # a number beyond single precision is infinite, and then contributes 0
                 array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+            # Copies, always: JAX may else share memory with an array that is changed or freed later.
             if groups is None and slots == count:
-                return jnp.asarray(array[:, None])
+                return jnp.array(array[:, None])
             if count == 0:
                 return jnp.zeros((*padded.shape, *array.shape[1:]), jnp.result_type(array))
-            return jnp.asarray(np.where(present.reshape(*present.shape, *(1,) * (array.ndim - 1)), array[padded], 0))
+            return jnp.array(np.where(present.reshape(*present.shape, *(1,) * (array.ndim - 1)), array[padded], 0))
 
         return cls(jax.tree.map(arrange, records), jnp.asarray(present), mechanism, name)
 

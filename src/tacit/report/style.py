@@ -17,6 +17,11 @@ _STYLE = {
 
 def figure(title: str, x: str, y: str, width: float = 6.0, height: float = 4.0) -> Any:
     """Axes of a new figure with title and labels, in the house style."""
+    return panels((title, x, y), width=width, height=height)[0]
+
+
+def panels(*labels: tuple[str, str, str], width: float = 5.0, height: float = 4.0) -> list[Any]:
+    """Axes side by side in one new figure, each `width` wide: one for each (title, x label, y label)."""
     try:
         import matplotlib
     except ImportError:
@@ -25,13 +30,25 @@ def figure(title: str, x: str, y: str, width: float = 6.0, height: float = 4.0) 
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # its keys are literals there
-        canvas = FigureCanvasAgg(Figure(figsize=(width, height)))
-        axes = canvas.figure.add_subplot()
-    axes.set_prop_cycle(color=COLOURS)
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return axes
+        canvas = FigureCanvasAgg(Figure(figsize=(width * len(labels), height)))
+        found = [canvas.figure.add_subplot(1, len(labels), i + 1) for i in range(len(labels))]
+    for axes, (title, x, y) in zip(found, labels, strict=True):
+        axes.set_prop_cycle(color=COLOURS)
+        axes.set_title(title)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+    return found
+
+
+def logarithmic(axes: Any, which: str = "x") -> None:
+    """Make the axis called `which` logarithmic, with plain numbers at 1, 2, 5 and their tenfolds."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda number, _: f"{number:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def save(axes: Any, path: Path) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
@@ -27,9 +26,9 @@ from tacit.privacy.clipping import Linear, per_record
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Level, Released, repeat
 from tacit.solvers.base import Target
+from tacit.solvers.quadrature import over_linear
 
 Tree = Any
-NODES = 12  # of the Gauss-Hermite rule: exact for polynomials of degree 23
 
 
 @dataclass(frozen=True)
@@ -170,11 +169,6 @@ def _linear_gradient(key: Array, parameters: Tree, access: Access, of_linear: An
     """
     mean, scale = parameters.mean, parameters.scale
     diagonal = scale.ndim == 1
-    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    nodes = jnp.asarray(points, mean.dtype)
-    masses = jnp.asarray(weights / weights.sum(), mean.dtype)
-    slope = jax.grad(of_linear)
-    over = jax.vmap(jax.vmap(lambda z, y: (slope(z, y), jax.grad(slope)(z, y)), (0, None)), (0, 0))
 
     def contribution(records: Tree) -> Linear:
         x, y = records
@@ -184,9 +178,8 @@ def _linear_gradient(key: Array, parameters: Tree, access: Access, of_linear: An
         else:
             second_features = jax.vmap(jnp.outer)(x, x).reshape(x.shape[0], -1)
             variance = jnp.sum((x @ _root(scale)) ** 2, axis=1)
-        z = (x @ mean)[:, None] + jnp.sqrt(variance)[:, None] * nodes
-        first, second = over(z, y)
-        return Linear({"mean": first @ masses, "scale": second @ masses}, {"mean": x, "scale": second_features})
+        first, second = over_linear(of_linear, x @ mean, variance, y)
+        return Linear({"mean": first, "scale": second}, {"mean": x, "scale": second_features})
 
     def rebuild(total: Tree) -> Tree:
         if diagonal:

@@ -1,0 +1,561 @@
+"""Tables: features and a target as numbers, with what is public about them; from arrays, CSV and Parquet files.
+
+Nothing is taken from private records on the way: categories, classes and bounds are given, never found. What is read
+off a file and treated as public is which columns it has and whether each holds numbers, True and False, or text. A file
+that cannot be encoded is refused in words that name columns and no values. They still say something about the records,
+to whoever sees them: keep them with the data.
+"""
+
+import csv
+import math
+import tomllib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.data.datasets import Dataset
+
+Bounds = tuple[Any, Any] | Mapping[str, tuple[float, float]]
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")  # in text; unless a category
+FILES = "a file that ends in .csv or .parquet"
+MOST_NAMED = 10  # columns or categories in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Records (features, target) without a column for the intercept, and the public facts about their columns.
+
+    `numbers` are the columns that are measured; the others are indicators, 0 or 1. `low` and `high` are public bounds
+    of each number and, last, of the target (NaN where there are none). `classes` are the labels that the target's
+    0, 1, ... stand for. `notes` go into the statement, `schema` to whoever encodes further records in the same way.
+    """
+
+    features: np.ndarray
+    target: np.ndarray
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    low: np.ndarray
+    high: np.ndarray
+    classes: tuple[Any, ...] | None = None
+    groups: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+    schema: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        features: Any,
+        target: Any,
+        *,
+        names: Sequence[str] | None = None,
+        indicators: Sequence[int | str] = (),
+        bounds: Bounds | None = None,
+        target_bounds: tuple[float, float] | None = None,
+        classes: Sequence[Any] | None = None,
+        groups: Any = None,
+        notes: tuple[str, ...] = (),
+        schema: dict[str, Any] | None = None,
+    ) -> "Table":
+        """A table from arrays.
+
+        indicators: columns, by name or place, that are 0 or 1 and are not rescaled. bounds: public limits of the other
+        columns: (low, high), each a number or one for each column, or a dict by name, where a column may be left out.
+        """
+        x, y = np.asarray(features, np.float32), np.asarray(target)
+        if x.ndim != 2 or y.shape != x.shape[:1]:
+            raise ValueError(f"features of shape {x.shape} and a target of shape {y.shape}; expected (n, p) and (n,)")
+        named = tuple(map(str, names)) if names is not None else tuple(f"x{j + 1}" for j in range(x.shape[1]))
+        if len(named) != x.shape[1] or len(set(named)) != len(named):
+            raise ValueError(f"{len(set(named))} different names for {x.shape[1]} columns; expected one for each")
+        places = {_place(column, named) for column in indicators}
+        numbers = tuple(j for j in range(x.shape[1]) if j not in places)
+        low, high = _bounds(bounds, named)
+        ends = [np.array([end], float) for end in (target_bounds or (np.nan, np.nan))]
+        low, high = (np.concatenate([e[list(numbers)], t]) for e, t in zip((low, high), ends, strict=True))
+        if np.any(~(low < high) & ~(np.isnan(low) & np.isnan(high))):
+            raise ValueError("a lower bound is not below its upper bound; expected finite pairs (low, high)")
+        groups = None if groups is None else np.asarray(groups)
+        return cls(x, y, named, numbers, low, high, _maybe_tuple(classes), groups, notes, schema or {})
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> "Table":
+        """An embedded data set, with its public ranges."""
+        names = dataset.feature_names[1:]
+        numbers = {name for name in dataset.numbers}
+        return cls.of(
+            dataset.features[:, 1:],
+            dataset.target,
+            names=names,
+            indicators=[name for name in names if name not in numbers],
+            bounds=(0.0, 1.0),
+            classes=(0, 1),
+            notes=(f"{dataset.name}: columns are encoded by public categories and ranges.",),
+        )
+
+    @classmethod
+    def of_frame(
+        cls,
+        frame: Any,
+        target: str,
+        model: str,
+        *,
+        unit: str | None = None,
+        columns: Sequence[str] | None = None,
+        facts: "Facts | None" = None,
+    ) -> "Table":
+        """A table from a pandas frame, for a regression of the kind `model`.
+
+        Numbers stay numbers, a column of True and False is an indicator, and a column with public categories becomes
+        one indicator for each, "column=category". Text without public categories is refused. unit: the column that
+        says whose record it is; no feature. columns: the features; all others by default.
+
+        >>> import pandas
+        >>> frame = pandas.DataFrame({"age": [31.0, 58.0], "sex": ["F", "M"], "ill": ["no", "yes"]})
+        >>> facts = Facts(categories={"sex": ("F", "M")}, classes=("no", "yes"))
+        >>> table = Table.of_frame(frame, "ill", "logistic", facts=facts)
+        >>> table.names, table.target.tolist()
+        (('age', 'sex=F', 'sex=M'), [0.0, 1.0])
+        """
+        facts = facts or Facts()
+        names = _features(list(map(str, frame.columns)), target, unit, columns, facts)
+        if len(frame) < 2:
+            raise ValueError(f"the file has {len(frame) or 'no'} record{'s' * (len(frame) == 0)}; expected at least 2")
+        _refuse_missing(frame, [*names, target, *([] if unit is None else [unit])])
+        kinds = _kinds(frame, names, facts)
+        y, classes = _target(frame[target], target, model, facts.classes)
+        features, encoded, indicators = _encode(frame, kinds, "give them with --categories, or recode them")
+        _refuse_constant(frame, names)
+        bounds = {kind["name"]: tuple(kind["bounds"]) for kind in kinds if kind.get("bounds")}
+        schema = {"columns": kinds, "target": target, "classes": None if classes is None else list(classes)}
+        return cls.of(
+            features,
+            y,
+            names=encoded,
+            indicators=indicators,
+            bounds=bounds,
+            target_bounds=facts.bounds.get(target) if classes is None else None,
+            classes=classes,
+            groups=None if unit is None else frame[unit].factorize()[0],
+            notes=("The columns, their kinds and their categories are treated as public.",),
+            schema=schema,
+        )
+
+    @property
+    def categories(self) -> int:
+        """How many attributes the indicators come from: "attribute=value" by attribute, others by themselves."""
+        others = (name for j, name in enumerate(self.names) if j not in set(self.numbers))
+        return len({name.partition("=")[0] for name in others})
+
+
+def _maybe_tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _place(column: int | str, names: tuple[str, ...]) -> int:
+    if isinstance(column, str):
+        if column not in names:
+            raise ValueError(f"no column is named {column!r}; there are {', '.join(names[:10])}")
+        return names.index(column)
+    if not -len(names) <= column < len(names):
+        raise ValueError(f"column {column} of {len(names)}; expected a place in the table")
+    return column % len(names)
+
+
+def _bounds(bounds: Bounds | None, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    low, high = np.full(len(names), np.nan), np.full(len(names), np.nan)
+    if isinstance(bounds, Mapping):
+        for name, pair in bounds.items():
+            low[_place(name, names)], high[_place(name, names)] = pair
+    elif bounds is not None:
+        if len(bounds) != 2:
+            raise ValueError(f"bounds of length {len(bounds)}; expected (low, high) or a dict of such pairs by column")
+        low[:], high[:] = bounds
+    return low, high
+
+
+# --- From files --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public about the columns of a file: bounds of numbers, categories of others, classes of the target."""
+
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
+
+    @classmethod
+    def given(
+        cls,
+        schema: Path | None = None,
+        bounds: Iterable[str] = (),
+        categories: Iterable[str] = (),
+        classes: str | None = None,
+    ) -> "Facts":
+        """Facts from a TOML file and from the command line, which goes before the file.
+
+        >>> Facts.given(bounds=["age=0:100"], categories=["sex=F,M"], classes="no,yes")
+        Facts(bounds={'age': (0.0, 100.0)}, categories={'sex': ('F', 'M')}, classes=('no', 'yes'))
+        """
+        found = cls() if schema is None else _read_facts(schema)
+        limits, lists = dict(found.bounds), dict(found.categories)
+        for text in bounds:
+            name, _, pair = text.rpartition("=")
+            limits[name.strip()] = _pair(f"bounds={text!r}", pair.split(":"), '"column=low:high", as in "age=0:100"')
+        for text in categories:
+            name, _, rest = text.partition("=")
+            example = '"column=a,b", as in "sex=F,M"'
+            lists[name.strip()] = _labels(f"categories={text!r}", split_list(rest) if name else [], example)
+        chosen = found.classes
+        if classes is not None:
+            chosen = _labels(f"classes={classes!r}", split_list(classes), "at least two, as in no,yes", 2)
+        return cls(limits, lists, chosen)
+
+    def listed(self, target: str | None = None) -> dict[str, tuple[str, ...]]:
+        """Categories by column, the target's classes among them: what `read_frame` reads as text."""
+        classes = {} if target is None or self.classes is None else {target: self.classes}
+        return {**self.categories, **classes}
+
+
+def split_list(text: str) -> list[str]:
+    """The parts of "a,b,c"; a part with a comma is put in double quotes."""
+    return [part.strip() for part in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def _pair(what: str, ends: Sequence[Any], expected: str) -> tuple[float, float]:
+    try:
+        low, high = map(float, ends)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what}; expected {expected}") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"{what}; expected finite numbers, the lower one first")
+    return low, high
+
+
+def _labels(what: str, labels: Any, expected: str, least: int = 1) -> tuple[str, ...]:
+    is_list = isinstance(labels, list) and all(isinstance(label, str | int | float) for label in labels)
+    found = tuple(map(_label, labels)) if is_list else ()
+    if len(found) < least or "" in found:
+        raise ValueError(f"{what}; expected {expected}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{what} has the same entry twice; expected each once")
+    return found
+
+
+def _label(value: Any) -> str:
+    """A category as text: 2.0 as "2"."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    return str(value)
+
+
+def _read_facts(path: Path) -> Facts:
+    expected = "a TOML file with [bounds], [categories] and classes"
+    try:
+        plain = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"schema={path}: {error.strerror}; expected {expected}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split()) if isinstance(error, tomllib.TOMLDecodeError) else "it is not text"
+        raise ValueError(f"schema={path} cannot be read ({reason}); expected {expected}") from None
+    bounds, categories, classes = (plain.pop(name, empty) for name, empty in _FACTS)
+    if plain or not isinstance(bounds, dict) or not isinstance(categories, dict):
+        odd = next(iter(plain), "bounds" if not isinstance(bounds, dict) else "categories")
+        raise ValueError(f"schema={path} has {odd!r}, which is not known in this form; expected {expected}")
+    return Facts(
+        {
+            name: _pair(f"schema={path}: bounds of {name!r}", pair if isinstance(pair, list) else [], "[low, high]")
+            for name, pair in bounds.items()
+        },
+        {
+            name: _labels(f"schema={path}: categories of {name!r}", labels, 'a list, as ["F", "M"]')
+            for name, labels in categories.items()
+        },
+        None if classes is None else _labels(f"schema={path}: classes", classes, "a list of at least two", 2),
+    )
+
+
+_FACTS: tuple[tuple[str, Any], ...] = (("bounds", {}), ("categories", {}), ("classes", None))
+
+
+def read_frame(path: Path, listed: Mapping[str, Sequence[str]] | None = None, what: str = "data") -> Any:
+    """A CSV or Parquet file as a pandas frame; the ending says which.
+
+    listed: columns that are read as text, whatever they look like, with the values that do not stand for "missing"
+    there (a category may be called NA). what: the argument's name in a refusal.
+    """
+    ending = path.suffix.lower()
+    if ending not in (".csv", ".parquet"):
+        raise ValueError(f"{what}={path}; expected {FILES}")
+    try:
+        with path.open("rb") as file:
+            is_empty = not file.read(1)
+    except OSError as error:
+        raise ValueError(f"{what}={path}: {error.strerror}; expected {FILES}") from None
+    if is_empty:
+        raise ValueError(f"{what}={path} is empty; expected a line of column names and records")
+    frame = _read_csv(path, listed or {}, what) if ending == ".csv" else _read_parquet(path, what)
+    _refuse_repeated(f"{what}={path}", list(map(str, frame.columns)))
+    if not len(frame):
+        raise ValueError(f"{what}={path} has no records; expected at least one below the column names")
+    return frame
+
+
+def _refuse_repeated(what: str, names: list[str]) -> None:
+    repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if repeated:
+        raise ValueError(f"{what} has more than one {_named(repeated)}; rename or remove all but one")
+
+
+def _read_csv(path: Path, listed: Mapping[str, Sequence[str]], what: str) -> Any:
+    import pandas
+
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = next((line for line in csv.reader(file, skipinitialspace=True) if line), [])
+        _refuse_repeated(f"{what}={path}", [name for name in header if name])  # before pandas renames one
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            return pandas.read_csv(
+                path,
+                dtype={name: str for name in listed if name in header},  # type: ignore[arg-type]
+                encoding="utf-8-sig",
+                index_col=False,
+                keep_default_na=False,
+                low_memory=False,
+                na_values={name: [v for v in MISSING if v not in listed.get(name, ())] for name in header},
+                skipinitialspace=True,
+            )
+    except pandas.errors.ParserWarning:
+        reason = "a line has more values than there are column names"
+    except pandas.errors.EmptyDataError:
+        reason = "it has no column names"
+    except pandas.errors.ParserError as error:
+        reason = " ".join(str(error).partition("C error: ")[2].split()).rstrip(".") or "its lines differ in length"
+    except (UnicodeDecodeError, csv.Error):
+        reason = "it is not text in UTF-8"
+    except OSError as error:
+        reason = error.strerror
+    raise ValueError(f"{what}={path} cannot be read as CSV: {reason}; expected a line of column names and records")
+
+
+def _read_parquet(path: Path, what: str) -> Any:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+        _refuse_repeated(f"{what}={path}", table.column_names)
+        return table.to_pandas(ignore_metadata=True)
+    except (pyarrow.ArrowException, OSError):
+        raise ValueError(f"{what}={path} cannot be read as Parquet; expected {FILES}") from None
+
+
+# --- From columns to numbers -------------------------------------------------------------------------------------
+
+
+def encode(frame: Any, schema: Mapping[str, Any]) -> np.ndarray:
+    """Features of further records, encoded as the schema of a table says; other columns are left aside."""
+    there = set(map(str, frame.columns))
+    kinds = schema["columns"]
+    absent = [kind["name"] for kind in kinds if kind["name"] not in there]
+    if absent:
+        raise ValueError(f"the file has no {_named(absent)}; expected every column that the model was fitted with")
+    _refuse_missing(frame, [kind["name"] for kind in kinds])
+    text = [kind["name"] for kind in kinds if kind["kind"] != "category" and not _is_number(frame[kind["name"]])]
+    if text:
+        raise ValueError(f"{_named(text)} held numbers in the fit and {_holds(text)} text here; expected numbers")
+    return _encode(frame, kinds, "recode them")[0]
+
+
+def _features(
+    there: list[str], target: str, unit: str | None, columns: Sequence[str] | None, facts: Facts
+) -> list[str]:
+    """The names of the features, after all names that were given have been looked up."""
+    if target not in there:
+        hint = ", with commas between columns" if len(there) == 1 and (";" in there[0] or "\t" in there[0]) else ""
+        raise ValueError(f"target={target!r} is not a column; expected one of {_list(there)}{hint}")
+    if unit is not None and (unit not in there or unit == target):
+        raise ValueError(f"unit={unit!r} is not a column beside the target; expected one of {_list(there)}")
+    for what, given in (("bounds", facts.bounds), ("categories", facts.categories), ("columns", columns or ())):
+        unknown = [name for name in given if name not in there]
+        if unknown:
+            raise ValueError(f"{what} name {unknown[0]!r}, which is not a column; expected one of {_list(there)}")
+    both = [name for name in facts.bounds if name in facts.categories]
+    if both:
+        raise ValueError(f"{_named(both)} has bounds and categories; expected one of the two")
+    if target in facts.categories:
+        raise ValueError(f"{target!r} is the target; expected its labels as --classes, not as categories")
+    if columns is None:
+        names = [name for name in there if name not in (target, unit)]
+        unnamed = [name for name in names if not name.strip() or name.startswith("Unnamed: ")]
+        if unnamed:
+            raise ValueError("a column has no name, such as a row number; remove or name it, or choose --columns")
+    else:
+        names = list(columns)
+        _refuse_repeated("columns", names)
+        if target in names or unit in names:
+            raise ValueError(f"columns have {target if target in names else unit!r}; expected features alone")
+    if not names:
+        raise ValueError("no column is left as a feature; expected at least one beside the target")
+    return names
+
+
+def _kinds(frame: Any, names: list[str], facts: Facts) -> list[dict[str, Any]]:
+    """What each column is, as plain data."""
+    import pandas
+
+    found, text = [], []
+    for name in names:
+        if name in facts.categories:
+            found.append({"name": name, "kind": "category", "categories": list(facts.categories[name])})
+        elif not _is_number(frame[name]):
+            text.append(name)
+        elif pandas.api.types.is_bool_dtype(frame[name]):
+            found.append({"name": name, "kind": "indicator"})
+        else:
+            bounds = facts.bounds.get(name)
+            found.append({"name": name, "kind": "number", "bounds": None if bounds is None else list(bounds)})
+    if text:
+        raise ValueError(
+            f"{_named(text)} {_holds(text)} text; give the public list of categories, as in "
+            f'--categories "{text[0]}=a,b", or leave {"it" if len(text) == 1 else "them"} out with --columns'
+        )
+    return found
+
+
+def _is_number(column: Any) -> bool:
+    import pandas
+
+    types = pandas.api.types
+    return (types.is_numeric_dtype(column) or types.is_bool_dtype(column)) and not types.is_complex_dtype(column)
+
+
+def _numbers(column: Any) -> np.ndarray:
+    with np.errstate(over="ignore"):  # beyond single precision is infinite, and refused
+        return column.to_numpy(float, na_value=np.nan).astype(np.float32)
+
+
+def _codes(column: Any, categories: Sequence[str]) -> np.ndarray:
+    """The place of each value in `categories`, -1 if it has none; 01 and 1 are the same where only one is listed."""
+    places = {label: j for j, label in enumerate(categories)}
+    plain: dict[str, int] = {}
+    for label, j in places.items():
+        plain[_plain(label)] = -1 if _plain(label) in plain else j
+    found = {}
+    for value in column.unique():
+        label = _label(value)
+        found[value] = places.get(label, plain.get(_plain(label), -1))
+    return column.map(found).to_numpy().astype(int)
+
+
+def _plain(label: str) -> str:
+    try:
+        return _label(float(label))
+    except (ValueError, OverflowError):
+        return label.lower() if label.lower() in ("true", "false") else label
+
+
+def _encode(frame: Any, kinds: Sequence[Mapping[str, Any]], remedy: str) -> tuple[np.ndarray, list[str], list[str]]:
+    """Features, their names, and which of them are indicators."""
+    blocks, names, indicators = [], [], []
+    endless, outside, odd = [], {}, []
+    for kind in kinds:
+        name, column = kind["name"], frame[kind["name"]]
+        if kind["kind"] == "category":
+            codes = _codes(column, kind["categories"])
+            if np.any(codes < 0):
+                outside[name] = kind["categories"]
+            blocks.append(codes[:, None] == np.arange(len(kind["categories"])))
+            new = [f"{name}={category}" for category in kind["categories"]]
+            names += new
+            indicators += new
+            continue
+        values = _numbers(column)
+        if not np.all(np.isfinite(values)):
+            endless.append(name)
+        if kind["kind"] == "indicator":
+            if not np.all((values == 0) | (values == 1)):
+                odd.append(name)
+            indicators.append(name)
+        blocks.append(values[:, None])
+        names.append(name)
+    if endless:
+        raise ValueError(f"{_named(endless)} {_holds(endless)} numbers that are not finite; remove those records")
+    if odd:
+        raise ValueError(f"{_named(odd)} held True and False in the fit; expected these, or 1 and 0")
+    for name, categories in outside.items():
+        raise ValueError(f"column {name!r} has values outside its categories {_list(categories)}; {remedy}")
+    return np.concatenate(blocks, axis=1).astype(np.float32), names, indicators
+
+
+def _target(
+    column: Any, name: str, model: str, classes: tuple[str, ...] | None
+) -> tuple[np.ndarray, tuple[Any, ...] | None]:
+    """The target as numbers, and the labels behind 0, 1, ... of a classification."""
+    import pandas
+
+    if model in ("linear", "poisson"):
+        if classes is not None:
+            raise ValueError(f"classes are for a target of labels; a {model} regression's is a number")
+        if not _is_number(column):
+            raise ValueError(f"target {name!r} holds text; a {model} regression's must be a number")
+        y = _numbers(column)
+        if not np.all(np.isfinite(y)):
+            raise ValueError(f"target {name!r} has numbers that are not finite; remove those records")
+        if model == "poisson" and not np.all((y >= 0) & (y == np.round(y))):
+            raise ValueError(f"target {name!r} has negative numbers or fractions; a poisson regression's is a count")
+        if np.all(y == y[0]):
+            raise ValueError(f"target {name!r} is the same in all records; there is nothing to learn")
+        return y, None
+    labels: tuple[Any, ...] | None = classes
+    if labels is None:
+        if model == "softmax":
+            raise ValueError(f"a softmax regression needs the public classes of {name!r}; give --classes a,b,c")
+        is_number = _is_number(column)
+        y = _numbers(column) if is_number else np.full(len(column), -1)
+        if not np.all((y == 0) | (y == 1)):
+            raise ValueError(
+                f"target {name!r} is not 0 or 1; give its two public classes, first the one that counts as 0, as in "
+                "--classes no,yes"
+            )
+        labels = (False, True) if pandas.api.types.is_bool_dtype(column) else (0, 1)
+    else:
+        if model != "softmax" and len(labels) != 2:
+            raise ValueError(f"{len(labels)} classes; expected 2 for a {model} regression, or --model softmax")
+        y = _codes(column, labels)
+        if np.any(y < 0):
+            raise ValueError(f"target {name!r} has labels outside the classes {_list(labels)}; give all of them")
+    if np.all(y == y[0]):
+        raise ValueError(f"target {name!r} has one class in all records; expected at least two")
+    return y.astype(np.float32), labels
+
+
+def _refuse_missing(frame: Any, names: list[str]) -> None:
+    missing = [name for name in names if frame[name].isna().any()]
+    if missing:
+        raise ValueError(f"{_named(missing)} {_holds(missing)} missing values; fill or drop them before")
+
+
+def _refuse_constant(frame: Any, names: list[str]) -> None:
+    constant = [name for name in names if frame[name].nunique() < 2]
+    if constant:
+        it, has = ("it", "has") if len(constant) == 1 else ("them", "have")
+        raise ValueError(f"{_named(constant)} {has} one value in all records; leave {it} out with --columns")
+
+
+def _holds(names: Sequence[str]) -> str:
+    return "holds" if len(names) == 1 else "hold"
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {_list([repr(name) for name in names])}"
+
+
+def _list(names: Sequence[str]) -> str:
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

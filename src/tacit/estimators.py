@@ -1,0 +1,345 @@
+"""Private regressions in scikit-learn's conventions: `fit`, `predict`, and beside them the posterior and its statement.
+
+    estimator = PrivateLogisticRegression(epsilon=1.0, bounds={"age": (0, 120)}).fit(X, y)
+    estimator.predict_proba(X_new), estimator.coef_, estimator.posterior_.summary(), estimator.statement_
+
+Each call of `fit` is one call of `tacit.fit`, and spends up to `epsilon` on the records it is given. Three habits of
+scikit-learn need care, for the guarantee covers what happens inside `fit` and nothing around it:
+
+| habit                                   | what it does to privacy                                                    |
+|-----------------------------------------|----------------------------------------------------------------------------|
+| a `StandardScaler` or the like before   | reads private records outside the accounting: leave it out, for `fit`      |
+|                                         | standardises by itself and pays for it                                     |
+| `cross_val_score`, `GridSearchCV`       | fits many times: what is spent adds up over all fits, and scores on        |
+|                                         | held-out records are not private at all                                    |
+| `random_state`                          | is not there: whoever knows the seed can subtract the noise. Noise comes   |
+|                                         | from the operating system unless `insecure_seed`, for tests, says otherwise|
+
+Column names of a data frame name the coefficients, and its bool columns are indicators: the schema is public.
+"""
+
+import abc
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from tacit.fitting import PRIOR_DEVIATION, fit
+from tacit.posterior import Posterior
+from tacit.privacy.events import Adjacency
+
+
+class _PrivateRegression(BaseEstimator, abc.ABC):
+    """What the estimators share. Attributes that end in _ are those of the fit."""
+
+    epsilon: float
+    delta: float
+    bounds: Any
+    indicators: Any
+    prior_deviation: float
+    steps: int | None
+    clip: float | None
+    adjacency: Adjacency
+    insecure_seed: int | None
+
+    posterior_: Posterior
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    coef_: np.ndarray
+    intercept_: Any
+
+    @property
+    def epsilon_(self) -> float:
+        """What the fit spent, at most `epsilon`."""
+        check_is_fitted(self, "posterior_")
+        return self.posterior_.epsilon
+
+    @property
+    def statement_(self) -> dict[str, Any]:
+        """What the fit promises, to whom, and what it takes for granted."""
+        check_is_fitted(self, "posterior_")
+        return self.posterior_.statement
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the interval that holds the mean response at each row with probability `level`.
+
+        The mean response is the expected value, the rate, or, of two classes, the probability of the second. One new
+        outcome varies more.
+        """
+        rows = self._rows(X)
+        return self.posterior_.predict_interval(rows, level)
+
+    def _rows(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "posterior_")
+        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def _fit(self, link: str, X: np.ndarray, y: np.ndarray, indicators: list[int], **options: Any) -> None:
+        """Fit arrays that were validated, so `feature_names_in_` is that of this fit or not there."""
+        names = getattr(self, "feature_names_in_", None)
+        self.posterior_ = fit(
+            link,
+            (X, y),
+            self.epsilon,
+            self.delta,
+            bounds=self.bounds,
+            indicators=[*self.indicators, *indicators],
+            names=names,
+            prior_deviation=self.prior_deviation,
+            steps=self.steps,
+            clip=self.clip,
+            adjacency=self.adjacency,
+            insecure_seed=self.insecure_seed,
+            **options,
+        )
+
+
+class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
+    """A private posterior over the coefficients of a logistic regression; with three or more classes, of a softmax.
+
+    Parameters
+    ----------
+    epsilon, delta : the guarantee of one fit; epsilon may be infinite, for no privacy.
+    bounds : public limits of the features, (low, high), each a number or one for each column, or a dict of such pairs
+        by column name, where a column may be left out. Where there are none, part of the budget finds ranges.
+    indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
+    classes : the public list of labels. None reads them off y, and the statement says that they are taken as public.
+    prior_deviation : of the coefficients of standardised features.
+    steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
+    adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
+        guarantee towards whoever knows it, which is why it is not called random_state.
+
+    Attributes
+    ----------
+    posterior_ : the posterior (`tacit.Posterior`). epsilon_ : what was spent. statement_ : the guarantee, as a dict.
+    classes_ : the labels, sorted.
+    coef_, intercept_ : posterior means: of two classes one row, for the second; of more a row each, the first, the
+        reference, 0.
+    n_features_in_, feature_names_in_ : of the features; names only if all are strings.
+
+    A scaler before this in a pipeline, a search over its parameters and a cross-validation all read private records
+    outside this guarantee, or spend it again: see `tacit.estimators`.
+
+    >>> X = np.linspace(-1, 1, 400)[:, None]
+    >>> y = np.where(X[:, 0] > 0.1, "yes", "no")
+    >>> estimator = PrivateLogisticRegression(epsilon=8, bounds=(-1, 1), insecure_seed=1).fit(X, y)
+    >>> estimator.predict([[-0.9], [0.9]]).tolist(), estimator.epsilon_ <= 8
+    (['no', 'yes'], True)
+    """
+
+    classes_: np.ndarray
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        bounds: Any = None,
+        indicators: Any = (),
+        classes: Any = None,
+        prior_deviation: float = PRIOR_DEVIATION,
+        steps: int | None = None,
+        clip: float | None = None,
+        adjacency: Adjacency = "add-remove",
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.indicators = indicators
+        self.classes = classes
+        self.prior_deviation = prior_deviation
+        self.steps = steps
+        self.clip = clip
+        self.adjacency: Adjacency = adjacency
+        self.insecure_seed = insecure_seed
+
+    def fit(self, X: Any, y: Any, groups: Any = None, most_records: int | None = None) -> Self:
+        """Fit, and spend up to `epsilon`.
+
+        groups, an id for each record, makes all records of one id the unit of privacy; the first `most_records` of each
+        are used.
+        """
+        indicators = _bool_columns(X)
+        X, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        self.classes_ = np.unique(y if self.classes is None else np.asarray(self.classes))
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"the labels have {len(self.classes_)} class; expected at least 2. Where some may be absent from the "
+                "records, give classes=, the public list of all"
+            )
+        if not np.all(np.isin(y, self.classes_)):
+            raise ValueError("y has labels that are not among classes; expected only those of the public list")
+        codes, labels = np.searchsorted(self.classes_, y), self.classes_.tolist()
+        link = "logistic" if len(labels) == 2 else "softmax"
+        self._fit(link, X, codes, indicators, classes=labels, groups=groups, most_records=most_records)
+        rows = self.posterior_.coefficients.mean.reshape(len(labels) - 1, -1)
+        if len(labels) > 2:
+            rows = np.concatenate([np.zeros_like(rows[:1]), rows])
+        self.intercept_, self.coef_ = rows[:, 0], rows[:, 1:]
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class at each row, averaged over the posterior; columns as in `classes_`."""
+        rows = self._rows(X)
+        found = self.posterior_.predict(rows)
+        return np.column_stack([1 - found, found]) if found.ndim == 1 else found
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class at each row."""
+        places = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[places]
+
+
+class _PrivateRegressor(RegressorMixin, _PrivateRegression):
+    """What the regressors share: a numeric target, with bounds that may be public."""
+
+    link: Literal["linear", "poisson"]
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        bounds: Any = None,
+        target_bounds: tuple[float, float] | None = None,
+        indicators: Any = (),
+        prior_deviation: float = PRIOR_DEVIATION,
+        steps: int | None = None,
+        clip: float | None = None,
+        adjacency: Adjacency = "add-remove",
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.target_bounds = target_bounds
+        self.indicators = indicators
+        self.prior_deviation = prior_deviation
+        self.steps = steps
+        self.clip = clip
+        self.adjacency: Adjacency = adjacency
+        self.insecure_seed = insecure_seed
+
+    def fit(self, X: Any, y: Any, groups: Any = None, most_records: int | None = None) -> Self:
+        """Fit, and spend up to `epsilon`.
+
+        groups, an id for each record, makes all records of one id the unit of privacy; the first `most_records` of each
+        are used.
+        """
+        indicators = _bool_columns(X)
+        X, y = validate_data(self, X, y, dtype=np.float32, y_numeric=True)
+        self._fit(
+            self.link,
+            X,
+            y,
+            indicators,
+            target_bounds=self.target_bounds,
+            groups=groups,
+            most_records=most_records,
+        )
+        mean = self.posterior_.coefficients.mean
+        self.intercept_, self.coef_ = float(mean[0]), mean[1:]
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """What is expected at each row; with `return_std` also the deviation of one new outcome there.
+
+        The deviation has both parts: the posterior's, and that of outcomes around their mean.
+        """
+        rows = self._rows(X)
+        found = self.posterior_.predict(rows)
+        if not return_std:
+            return found
+        _, deviation = self.posterior_.linear_predictor(rows)
+        return found, self._deviation(found, deviation)
+
+    @abc.abstractmethod
+    def _deviation(self, expected: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        """Of one new outcome, from its expectation and the deviation of the linear predictor."""
+
+
+class PrivateLinearRegression(_PrivateRegressor):
+    """A private posterior over the coefficients of a linear regression, whose noise scale is learnt too.
+
+    Parameters
+    ----------
+    epsilon, delta : the guarantee of one fit; epsilon may be infinite, for no privacy.
+    bounds : public limits of the features, (low, high), each a number or one for each column, or a dict of such pairs
+        by column name, where a column may be left out. Where there are none, part of the budget finds ranges.
+    target_bounds : public limits of the target, (low, high), or None.
+    indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
+    prior_deviation : of the coefficients of standardised features, for a standardised target.
+    steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
+    adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
+        guarantee towards whoever knows it, which is why it is not called random_state.
+
+    Attributes
+    ----------
+    posterior_ : the posterior (`tacit.Posterior`). epsilon_ : what was spent. statement_ : the guarantee, as a dict.
+    coef_, intercept_ : posterior means, in the units of the data.
+    n_features_in_, feature_names_in_ : of the features; names only if all are strings.
+
+    A scaler before this in a pipeline, a search over its parameters and a cross-validation all read private records
+    outside this guarantee, or spend it again: see `tacit.estimators`.
+
+    >>> X = np.linspace(-1, 1, 400)[:, None]
+    >>> estimator = PrivateLinearRegression(epsilon=8, bounds=(-1, 1), target_bounds=(-3, 3), insecure_seed=1)
+    >>> estimator.fit(X, 2 * X[:, 0]).coef_.round().tolist()
+    [2.0]
+    """
+
+    link = "linear"
+
+    def _deviation(self, expected: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        return np.hypot(deviation, self.posterior_.noise_scale or 0.0)
+
+
+class PrivatePoissonRegression(_PrivateRegressor):
+    """A private posterior over the coefficients of a Poisson regression of counts, with a logarithmic link.
+
+    Parameters
+    ----------
+    epsilon, delta : the guarantee of one fit; epsilon may be infinite, for no privacy.
+    bounds : public limits of the features, (low, high), each a number or one for each column, or a dict of such pairs
+        by column name, where a column may be left out. Where there are none, part of the budget finds ranges.
+    target_bounds : public limits of the counts, (0, high), or None.
+    indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
+    prior_deviation : of the coefficients of standardised features.
+    steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
+    adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
+        guarantee towards whoever knows it, which is why it is not called random_state.
+
+    Attributes
+    ----------
+    posterior_ : the posterior (`tacit.Posterior`). epsilon_ : what was spent. statement_ : the guarantee, as a dict.
+    coef_, intercept_ : posterior means, in the units of the data.
+    n_features_in_, feature_names_in_ : of the features; names only if all are strings.
+
+    A scaler before this in a pipeline, a search over its parameters and a cross-validation all read private records
+    outside this guarantee, or spend it again: see `tacit.estimators`.
+
+    >>> X = np.linspace(-1, 1, 400)[:, None]
+    >>> estimator = PrivatePoissonRegression(epsilon=8, bounds=(-1, 1), target_bounds=(0, 20), insecure_seed=1)
+    >>> estimator.fit(X, np.round(np.exp(1 + X[:, 0]))).coef_.round().tolist()
+    [1.0]
+    """
+
+    link = "poisson"
+
+    def _deviation(self, expected: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        return np.sqrt(expected + expected**2 * np.expm1(deviation**2))  # log-normal rate, Poisson noise on top
+
+
+def _bool_columns(X: Any) -> list[int]:
+    """Places of the columns whose type says that they hold truth values, in a data frame or an array."""
+    kinds = getattr(X, "dtypes", None)
+    if kinds is None:
+        shape = getattr(X, "shape", ())
+        kinds = [getattr(X, "dtype", None)] * (shape[1] if len(shape) == 2 else 0)
+    return [place for place, kind in enumerate(kinds) if str(kind).lower().startswith("bool")]

@@ -1,0 +1,644 @@
+"""One site, one call: `fit(model, data, epsilon, delta)`. Every other setting follows by this rule, or is given.
+
+For regressions on a table (docs/fitting.md says how the rule was found and what it reaches):
+
+| release             | how often | share of the budget               | clip, in units of a typical record          |
+|---------------------|-----------|-----------------------------------|---------------------------------------------|
+| ranges of numbers   | once      | 10 %, where no public bounds are  | none: a record fills one bin of each column |
+| means and variances | once      | 20 %, if there are numbers        | none: bounded by the ranges                 |
+| residual variance   | once      | 5 %, linear regression            | 4 variances of the target                   |
+| curvature Σ w xxᵀ   | twice     | 20 %                              | r², with r² = 1 + numbers + categories      |
+| gradients Σ a x     | 20 times  | the rest                          | r                                           |
+
+Shares are of 1/σ², which adds up over Gaussian releases. Nothing is sampled: with so few steps, using all records at
+each is the better bargain. Other models are fitted by `VI` with Adam on Poisson samples of a tenth.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from tacit.data.datasets import Dataset
+from tacit.data.tables import Table
+from tacit.families import DiagonalGaussian, FullGaussian
+from tacit.models import LinearRegression, LogisticRegression, PoissonRegression, ProbitRegression, SoftmaxRegression
+from tacit.posterior import Block, Posterior
+from tacit.privacy import accounting
+from tacit.privacy.clipping import Dense
+from tacit.privacy.events import Adjacency, Event, Repeated, compose
+from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.randomness import insecure_key, secure_key
+from tacit.privacy.released import Released, price
+from tacit.privacy.statement import Statement
+from tacit.scaling import BINS, Range, Scaling, histogram_clip, moments_clip, release_range, release_scaling
+from tacit.solvers import VI, NaturalVI, Target
+
+Tree = Any
+Mechanism = SubsampledGaussian | Exact
+SHARES = {"ranges": 0.1, "moments": 0.2, "residual": 0.05, "curvature": 0.2}  # gradients have the rest
+STAGES, EXACT_STAGES = (8, 12), (3, 3, 4, 4, 6, 10)
+PRIOR_DEVIATION, INTERCEPT_DEVIATION = 1.0, 5.0  # of coefficients of standardised features
+MOST_RESIDUAL, LEAST_RESIDUAL = 4.0, 1e-3  # variances of the target: noise may leave nothing of a small residual
+MOST_DEVIATIONS = 5.0  # features further out are moved there
+REACH = 2.0  # the longest step in coefficients of standardised features
+MOST_COLUMNS = 400  # above, a matrix of curvature is mostly noise, and a diagonal q is fitted
+STEPS, SAMPLING_RATE, LEARNING_RATE, CLIP = 1000, 0.1, 0.02, 1.0  # of models that are not regressions
+LEAST_BATCH = 200  # records of a sample, on average
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a kind of regression needs to know before it sees data.
+
+    slope and bend: the size of a record's f' and f'' in x·θ, in units of the target's own (its deviation, the root of
+    its mean) where it has one. least and most: the range of the gradients' clip in those units and in typical lengths
+    of x: a small clip has little noise, a large one little bias. caution: how much curvature may grow on the way.
+    """
+
+    model: Any
+    slope: float
+    bend: float
+    least: float
+    most: float
+    caution: float = 0.0
+
+
+LINKS = {
+    "linear": Link(LinearRegression, 1.0, 1.0, 1.0, 3.0),
+    "logistic": Link(LogisticRegression, 1.0, 0.15, 0.5, 2.0),
+    "probit": Link(ProbitRegression, 1.5, 0.4, 0.5, 2.0),
+    "poisson": Link(PoissonRegression, 1.0, 4.0, 1.5, 4.0, caution=1.0),
+    "softmax": Link(SoftmaxRegression, 1.0, 0.25, 0.7, 0.7),
+}
+TYPICAL_SLOPE = 0.4  # of a record, in units of its largest or of its deviation: what gradients vary by without noise
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All public settings of a fit: what is released, how often, and with what noise.
+
+    noise_multiplier is that of all releases together, 0 for none; each release has its share of it. numbers: columns
+    of the table that are measured; unknown: which of them (and of the target, in the end) have no public bounds.
+    """
+
+    method: Literal["natural", "vi"]
+    link: str
+    steps: tuple[int, ...]
+    clip: float
+    curvature_clip: float = 1.0
+    sampling_rate: float = 1.0
+    learning_rate: float = LEARNING_RATE
+    optimiser: Any = None
+    is_table: bool = False
+    numbers: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    scaling: Literal["moments", "bounds"] = "moments"
+    noise_multiplier: float = 0.0
+
+    @property
+    def scales_target(self) -> bool:
+        """Whether the target is a number whose range and mean are needed."""
+        return self.is_table and self.link in ("linear", "poisson")
+
+    @property
+    def columns(self) -> int:
+        """How many columns are rescaled."""
+        return len(self.numbers) + self.scales_target
+
+    def counts(self) -> dict[str, int]:
+        """How often each kind of release is made."""
+        is_paid = self.is_table and self.scaling == "moments" and self.columns > 0
+        found = {
+            "ranges": int(is_paid and bool(self.unknown)),
+            "moments": int(is_paid),
+            "residual": int(self.is_table and self.link == "linear"),
+            "curvature": len(self.steps) if self.method == "natural" else 0,
+            "gradients": sum(self.steps),
+        }
+        return {name: count for name, count in found.items() if count}
+
+    def shares(self) -> dict[str, float]:
+        """The part of the budget that each kind of release has."""
+        found = {name: SHARES.get(name, 0.0) for name in self.counts()}
+        return found | {"gradients": 1 - sum(found.values())}
+
+    def mechanisms(self) -> dict[str, Mechanism]:
+        """How each kind of release is made."""
+        clips = {
+            "ranges": histogram_clip(len(self.unknown)),
+            "moments": moments_clip(self.columns),
+            "residual": MOST_RESIDUAL,
+            "curvature": self.curvature_clip,
+            "gradients": self.clip,
+        }
+        shares, found = self.shares(), {}
+        for name, count in self.counts().items():
+            rate = self.sampling_rate if name == "gradients" else 1.0
+            if self.noise_multiplier == 0:
+                found[name] = Exact(rate)
+            else:
+                multiplier = self.noise_multiplier * math.sqrt(count / shares[name])
+                found[name] = SubsampledGaussian(clips[name], multiplier, rate)
+        return found
+
+    def event(self, slots: int, unit: str, parameters: int) -> Event:
+        """What the plan costs; the receipt of the run is the same but for the number of coordinates."""
+        sizes = {
+            "ranges": BINS * len(self.unknown),
+            "moments": 2 * self.columns,
+            "residual": 1,
+            "curvature": parameters * (parameters + 1) // 2,
+            "gradients": 2 * parameters,
+        }
+        made, counts = self.mechanisms(), self.counts()
+        return compose(
+            *(Repeated(made[name].level_events(slots, unit, sizes[name])[0], counts[name]) for name in counts)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        plain = asdict(replace(self, optimiser=None)) | {"optimiser": "given" if self.optimiser else "default"}
+        noise = {
+            name: {"releases": self.counts()[name], "share": round(self.shares()[name], 6), **_plain(mechanism)}
+            for name, mechanism in self.mechanisms().items()
+        }
+        return plain | {"releases": noise}
+
+
+def _plain(mechanism: Mechanism) -> dict[str, Any]:
+    if isinstance(mechanism, Exact):
+        return {"noise_multiplier": 0.0}
+    return {"clip": mechanism.clips[0], "noise_multiplier": mechanism.noise_multipliers[0]}
+
+
+# --- The program -------------------------------------------------------------------------------------------------
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Outcome:
+    """What a run releases: q over standardised coefficients, and the scalings and noise that lead back from there.
+
+    q is a family or a dict of them, or (mean, covariance).
+    """
+
+    q: Any
+    scaling: Scaling | None = None
+    noise_scale: Array | None = None
+
+
+@partial(jax.jit, static_argnums=0)
+def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: Range | None) -> Released[Outcome]:
+    """The plan, as one compiled program. Everything that reads records goes through a mechanism of the plan."""
+    mechanisms = plan.mechanisms()
+    if not plan.is_table:
+        return _solve(plan, mechanisms, key, access, model, start).map(lambda found: Outcome(found[0]))
+    assert bounds is not None
+    range_key, moments_key, solver_key = jax.random.split(key, 3)
+    numbers = access.map(lambda record: _numbers(plan, record))
+    release = Released(bounds)
+    if "ranges" in mechanisms:
+        places = np.array(plan.unknown)
+        found = release_range(range_key, numbers.map(lambda x: x[places]).through(mechanisms["ranges"]))
+        release = found.map(lambda r: Range(bounds.low.at[places].set(r.low), bounds.high.at[places].set(r.high)))
+    if plan.link == "poisson":  # a count is at least 0
+        release = release.map(lambda r: Range(r.low.at[-1].set(0), jnp.maximum(r.high, r.low + 1)))
+    if "moments" in mechanisms:
+        through = numbers.through(mechanisms["moments"])
+        scalings = release.then(lambda found: release_scaling(moments_key, through, found))
+    else:
+        scalings = release.map(lambda r: Scaling(r, (r.low + r.high) / 2, (r.high - r.low) / 2))
+    scalings = scalings.map(lambda scaling: _without_tails(plan, scaling))
+
+    def solve(scaling: Scaling) -> Released[Outcome]:
+        ready = access.map(lambda record: _standardise(plan, scaling, record))
+        release = _solve(plan, mechanisms, solver_key, ready, model, start, scaling)
+        return release.map(lambda found: Outcome(found[0], scaling, found[1]))
+
+    return scalings.then(solve)
+
+
+def _without_tails(plan: Plan, scaling: Scaling) -> Scaling:
+    """Features' ranges cut to some deviations around their means: a record far outside would only be clipped."""
+    r, reach = scaling.range, MOST_DEVIATIONS * scaling.scale
+    is_feature = np.arange(plan.columns) < len(plan.numbers)
+    low = jnp.where(is_feature, jnp.maximum(r.low, scaling.location - reach), r.low)
+    high = jnp.where(is_feature, jnp.minimum(r.high, scaling.location + reach), r.high)
+    return replace(scaling, range=Range(low, high))
+
+
+def _numbers(plan: Plan, record: tuple[Array, Array]) -> Array:
+    x, y = record
+    found = x[np.array(plan.numbers, int)]
+    return jnp.append(found, y.astype(x.dtype)) if plan.scales_target else found
+
+
+def _standardise(plan: Plan, scaling: Scaling, record: tuple[Array, Array]) -> tuple[Array, Array]:
+    """(1, x) with its numbers rescaled, and a linear regression's target too."""
+    x, y = record
+    scaled = scaling(_numbers(plan, record))
+    x = x.at[np.array(plan.numbers, int)].set(scaled[: len(plan.numbers)])
+    if plan.link == "linear":
+        y = scaled[-1]
+    if plan.link == "poisson":
+        y = jnp.clip(y.astype(x.dtype), 0, scaling.range.high[-1])
+    return jnp.concatenate([jnp.ones(1, x.dtype), x]), y
+
+
+def _solve(
+    plan: Plan,
+    mechanisms: dict[str, Mechanism],
+    key: Array,
+    access: Access,
+    model: Any,
+    start: Any,
+    scaling: Scaling | None = None,
+) -> Released[tuple[Any, Array | None]]:
+    """The posterior of the records behind `access`, and the noise scale of a linear regression that learns it."""
+    gradients = access.through(mechanisms["gradients"])
+    if plan.method == "vi":
+        optimiser = plan.optimiser or optax.adam(plan.learning_rate)
+        steps = plan.steps[0] if len(plan.steps) == 1 else plan.steps
+        found = VI(steps, optimiser)(key, Target(model.prior, start, model), gradients)
+        return found.map(lambda q: (q, None))
+    link = LINKS[plan.link]
+    slope, bend = link.slope, link.bend
+    solver = NaturalVI(
+        mechanisms["curvature"], plan.steps, reach=REACH if plan.is_table else math.inf, caution=link.caution
+    )
+    if plan.link == "linear" and scaling is not None:
+        keys = jax.random.split(key, 3)
+        first = replace(solver, steps=plan.steps[:1])
+        noised = access.through(mechanisms["residual"])
+
+        def again(q: Any) -> Released[Any]:
+            def finish(noise_scale: Array) -> Released[Any]:
+                known = replace(model, noise_scale=noise_scale)
+                target = Target(model.prior, q, known)
+                units = (slope / noise_scale, bend / noise_scale**2)
+                rest = replace(solver, steps=plan.steps[1:])
+                return rest.moments(keys[2], target, gradients, units).map(lambda q: (q, noise_scale))
+
+            return _residual_scale(keys[1], noised, q.mean).then(finish)
+
+        return first(keys[0], Target(model.prior, start, model), gradients, (slope, bend)).then(again)
+    units: tuple[Any, Any] = (slope, bend)
+    if plan.link == "linear":
+        units = (slope / model.noise_scale, bend / model.noise_scale**2)
+    if plan.link == "poisson" and scaling is not None:
+        mean = jnp.maximum(scaling.location[-1], 1 / access.slots)
+        units = (slope * jnp.sqrt(mean), bend * mean)
+        moved = jnp.zeros_like(model.prior.mean).at[0].set(jnp.log(mean))
+        model = replace(model, prior=DiagonalGaussian(moved * model.prior.precision, model.prior.precision))
+        start = FullGaussian(model.prior.precision_mean, start.precision) if start.precision.ndim == 2 else model.prior
+    found = solver.moments(key, Target(model.prior, start, model), gradients, units)
+    return found.map(lambda q: (q, None))
+
+
+def _residual_scale(key: Array, access: Access, mean: Array) -> Released[Array]:
+    """The deviation of y - x·m, from a noised sum of squares; y is standardised, so it is at most about 1."""
+
+    def squares(records: Tree) -> Dense:
+        x, y = records
+        return Dense(((y - x @ mean) ** 2)[:, None])
+
+    def root(total: Array) -> Array:
+        return jnp.sqrt(jnp.clip(total[0] / access.slots, LEAST_RESIDUAL, 1))
+
+    return access.sum(key, squares).map(root)
+
+
+# --- The front ---------------------------------------------------------------------------------------------------
+
+
+def fit(
+    model: Any,
+    data: Any,
+    epsilon: float,
+    delta: float,
+    *,
+    bounds: Any = None,
+    target_bounds: tuple[float, float] | None = None,
+    indicators: Any = (),
+    names: Any = None,
+    classes: Any = None,
+    scaling: Literal["moments", "bounds"] = "moments",
+    groups: Any = None,
+    most_records: int | None = None,
+    prior_deviation: float = PRIOR_DEVIATION,
+    steps: int | None = None,
+    clip: float | None = None,
+    sampling_rate: float | None = None,
+    learning_rate: float | None = None,
+    optimiser: Any = None,
+    start: Any = None,
+    adjacency: Adjacency = "add-remove",
+    insecure_seed: int | None = None,
+) -> Posterior:
+    """A private posterior. ε and δ are all that must be given.
+
+    model: "linear", "logistic", "probit", "poisson" or "softmax", a regression on a table; or any model of
+    `tacit.models`, on records as they are. data: (features, target), a `tacit.data` set or a `Table`; for other models
+    a tree of arrays with the records in front. epsilon may be infinite: the same code without clip and noise.
+
+    What is public, for tables: `bounds` of the features, (low, high) or a dict by name, and `target_bounds`; which
+    columns are `indicators` (0 or 1); `classes`, the labels behind 0, 1, ... Numbers are standardised, and part of the
+    budget pays for their means and variances, and for their ranges where there are no bounds; scaling="bounds" takes
+    the middle and half-width of the bounds instead and pays nothing. The statement says which.
+
+    `groups` (an id for each record) makes all records of one id the unit of privacy, of which the first `most_records`
+    are used. The prior is N(0, prior_deviation²) on the coefficients of standardised features. The number of records is
+    taken as public. The answer is in the units of the data.
+
+    >>> import numpy as np
+    >>> x = np.linspace(-1, 1, 400)[:, None]
+    >>> posterior = fit("logistic", (x, (x[:, 0] > 0.1) * 1.0), epsilon=8, delta=1e-5, bounds=(-1, 1), insecure_seed=1)
+    >>> posterior.epsilon <= 8, posterior.predict([[-0.9], [0.9]]).round().tolist()
+    (True, [0.0, 1.0])
+    """
+    accounting.check_delta(delta)
+    if math.isnan(epsilon) or epsilon <= 0:
+        raise ValueError(f"epsilon={epsilon}; expected a number above 0, or infinity for no privacy")
+    if isinstance(model, str) and model not in LINKS:
+        raise ValueError(f"model={model!r}; expected one of {', '.join(LINKS)}, or a model of tacit.models")
+    table, records = _records(model, data, names, indicators, bounds, target_bounds, classes)
+    if groups is None and table is not None:
+        groups = table.groups
+    access = Access.of(records, Exact(), groups=groups, most_records=most_records)
+    given = {"steps": steps, "clip": clip, "sampling_rate": sampling_rate, "learning_rate": learning_rate}
+    plan = _plan(model, table, access, math.isfinite(epsilon), scaling, given, optimiser)
+    key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
+    if isinstance(model, str):
+        assert table is not None
+        model, start = _regression(plan, table, prior_deviation)
+    if start is None:
+        key, start_key = jax.random.split(key)
+        start = model.start(start_key) if hasattr(model, "start") else model.prior
+        if plan.method == "natural" and len(start.precision_mean) <= MOST_COLUMNS:
+            start = start.full()
+    size = sum(leaf.size for leaf in jax.tree.leaves(_means(start)))
+    if math.isfinite(epsilon):
+        noise = accounting.calibrate(
+            epsilon,
+            delta,
+            plan=lambda noise: replace(plan, noise_multiplier=noise).event(access.slots, access.unit, size),
+            adjacency=adjacency,
+        ).noise_multiplier
+        plan = replace(plan, noise_multiplier=noise)
+        if plan.method == "natural" and clip is None:
+            plan = _with_clip(plan, access.slots, size)
+    limits = _limits(plan, table)
+    promised = price(partial(run, plan), key, access, model, start, limits)
+    if math.isfinite(epsilon) and accounting.epsilon(promised, delta, adjacency=adjacency) > epsilon:
+        raise ValueError(f"epsilon={epsilon} would be passed by this plan; ask for a little more, or set fewer steps")
+    release = run(plan, key, access, model, start, limits)
+    if release.event != promised:
+        raise RuntimeError("the receipt is not the price: this is a bug in tacit; do not use the result")
+    notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()))
+    statement = Statement.of(release.event, delta, seeded=release.seeded, adjacency=adjacency, notes=notes)
+    return _posterior(plan, table, release.value, statement)
+
+
+def _records(
+    model: Any, data: Any, names: Any, indicators: Any, bounds: Any, target_bounds: Any, classes: Any
+) -> tuple[Table | None, Tree]:
+    """The data as a table, if it is one, and as records."""
+    if isinstance(data, Dataset):
+        data = Table.of_dataset(data)
+    if isinstance(model, str):
+        if not isinstance(data, Table):
+            if not isinstance(data, tuple | list) or len(data) != 2:
+                raise ValueError(f"data is a {type(data).__name__}; expected (features, target), a Dataset or a Table")
+            public = {"bounds": bounds, "target_bounds": target_bounds, "classes": classes}
+            data = Table.of(*data, names=names, indicators=indicators, **public)
+        _check_target(model, data)
+        return data, (data.features, data.target.astype(np.float32))
+    if isinstance(data, Table):  # a model of one's own sees the table with an intercept
+        ones = np.ones((len(data.features), 1), np.float32)
+        return data, (np.concatenate([ones, data.features], axis=1), data.target)
+    return None, data
+
+
+def _plan(
+    model: Any,
+    table: Table | None,
+    access: Access,
+    is_private: bool,
+    scaling: Literal["moments", "bounds"],
+    given: dict[str, Any],
+    optimiser: Any,
+) -> Plan:
+    """The rule: settings from public sizes alone. The clip of a regression's gradients waits for the noise."""
+    steps, rate, clip = given["steps"], given["sampling_rate"], given["clip"]
+    is_table = isinstance(model, str)
+    kinds = {name: link.model for name, link in LINKS.items()}
+    link = model if is_table else next((name for name, kind in kinds.items() if isinstance(model, kind)), "")
+    numbers, unknown = (), ()
+    if is_table:
+        assert table is not None
+        numbers = table.numbers
+        ends = [*table.low[:-1], *([table.low[-1]] if link in ("linear", "poisson") else [])]
+        unknown = tuple(j for j, end in enumerate(ends) if math.isnan(end))
+        if scaling == "bounds" and unknown:
+            raise ValueError(
+                "scaling='bounds' needs public bounds of every number (and of a numeric target); give bounds"
+            )
+    common: dict[str, Any] = {"is_table": is_table, "numbers": numbers, "unknown": unknown, "scaling": scaling}
+    columns = len(table.names) + 1 if table is not None else _width(model, access)
+    is_natural = link not in ("", "softmax") and columns <= MOST_COLUMNS
+    typical = 1 + len(table.numbers) + table.categories if table is not None else max(1, columns)
+    per_unit = math.sqrt(access.present.shape[1])  # a unit's records add up
+    if is_natural and optimiser is None and given["learning_rate"] is None:
+        stages = (STAGES if is_private else EXACT_STAGES) if steps is None else _halves(steps)
+        clips = math.sqrt(typical) * per_unit if clip is None else clip, typical * per_unit
+        return Plan("natural", link, stages, *clips, sampling_rate=rate or 1.0, learning_rate=0.0, **common)
+    if clip is None:
+        clip = math.sqrt(typical) * LINKS[link].least if link else CLIP
+        clip *= per_unit
+    rate = rate or min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
+    learning_rate = given["learning_rate"] or LEARNING_RATE
+    settings = {"sampling_rate": rate, "learning_rate": learning_rate, "optimiser": optimiser}
+    return Plan("vi", link, (steps or STEPS,), clip, **settings, **common)
+
+
+def _width(model: Any, access: Access) -> int:
+    return access.records[0].shape[-1] if hasattr(model, "of_linear") else 0
+
+
+def _with_clip(plan: Plan, slots: int, columns: int) -> Plan:
+    """The clip at which noise on the gradients matches what they vary by anyway, within the link's limits.
+
+    Where d features share N records, a gradient varies by about TYPICAL_SLOPE √(N / d) in each coordinate; its noise has
+    deviation σ·clip when all steps are taken together.
+    """
+    link = LINKS[plan.link]
+    if plan.noise_multiplier == 0:
+        return plan
+    noise = plan.noise_multiplier / math.sqrt(plan.shares()["gradients"])
+    factor = TYPICAL_SLOPE * math.sqrt(slots / columns) / (noise * plan.clip)
+    return replace(plan, clip=plan.clip * min(max(factor, link.least), link.most))
+
+
+def _halves(steps: int) -> tuple[int, int]:
+    if steps < 2:
+        raise ValueError(f"steps={steps}; expected at least 2, one after each release of curvature")
+    return steps // 2, steps - steps // 2
+
+
+def _check_target(link: str, table: Table) -> None:
+    """Refuse targets that the model cannot have; the message names no record."""
+    y = np.asarray(table.target, float)
+    if not np.all(np.isfinite(y)):
+        raise ValueError("the target has values that are missing or not finite; remove those records")
+    if link in ("logistic", "probit") and not np.all((y == 0) | (y == 1)):
+        raise ValueError(f"a {link} regression's target must be 0 or 1; recode it, or use model='softmax'")
+    if link == "poisson" and not np.all((y >= 0) & (y == np.round(y))):
+        raise ValueError("a Poisson regression's target must be whole numbers from 0 on")
+    if link == "softmax":
+        if table.classes is None:
+            raise ValueError("model='softmax' needs classes=, the public list of classes behind 0, 1, ...")
+        if not np.all((y >= 0) & (y < len(table.classes)) & (y == np.round(y))):
+            raise ValueError(
+                f"a softmax regression's target must be 0, ..., {len(table.classes) - 1}, one for each class"
+            )
+
+
+def _regression(plan: Plan, table: Table, deviation: float) -> tuple[Any, Any]:
+    """The model on standardised features, and where to begin."""
+    size = len(table.names) + 1
+    deviations = np.full(size, deviation)
+    deviations[0] = max(deviation, INTERCEPT_DEVIATION)
+    if plan.link == "softmax":
+        assert table.classes is not None
+        deviations = np.tile(deviations, len(table.classes) - 1)
+        model = SoftmaxRegression(DiagonalGaussian.of(np.zeros(len(deviations)), deviations), len(table.classes))
+        return model, DiagonalGaussian.of(np.zeros(len(deviations)), 0.1)
+    model = LINKS[plan.link].model(DiagonalGaussian.of(np.zeros(size), deviations))
+    return model, model.prior.full() if plan.method == "natural" else DiagonalGaussian.of(np.zeros(size), 0.1)
+
+
+def _means(q: Any) -> Any:
+    return jax.tree.map(lambda part: part.precision_mean, q, is_leaf=lambda part: hasattr(part, "precision_mean"))
+
+
+def _limits(plan: Plan, table: Table | None) -> Range | None:
+    if not plan.is_table:
+        return None
+    assert table is not None
+    count = plan.columns
+    low, high = (np.nan_to_num(end[:count], nan=default) for end, default in ((table.low, -1.0), (table.high, 1.0)))
+    return Range(jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32))
+
+
+def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | None) -> tuple[str, ...]:
+    """What the guarantee takes for granted, and where scales come from."""
+    found = [f"The number of {access.unit}s, {access.slots}, is treated as public."]
+    if most_records is not None:
+        found.append(f"At most {most_records} records of one {access.unit} are used, the first ones.")
+    if plan.is_table and plan.columns:
+        shares, names = plan.shares(), ["numeric columns", *(["the target"] if plan.scales_target else [])]
+        what = " and ".join(names)
+        if "ranges" in shares:
+            known = plan.columns - len(plan.unknown)
+            found.append(
+                f"Ranges of {len(plan.unknown)} of {plan.columns} {what} are private releases "
+                f"({shares['ranges']:.0%} of the budget); those of {known} are public bounds."
+            )
+        else:
+            found.append(f"Ranges of {what} are public bounds.")
+        if "moments" in shares:
+            paid = f"are private releases ({shares['moments']:.0%} of the budget)"
+        else:
+            paid = "are the middle and half-width of the bounds, which are public"
+        found.append(f"Locations and scales of {what} {paid}.")
+    elif not plan.is_table:
+        found.append("Records are used as they are given; what was done to them before is not covered.")
+    if plan.is_table and plan.link in ("logistic", "probit", "softmax"):
+        found.append("The list of classes is treated as public.")
+    if plan.method == "natural":
+        found.append("Posterior intervals include the noise that was added.")
+    else:
+        found.append("Posterior intervals do not include the noise that was added.")
+    return tuple(found)
+
+
+def _posterior(plan: Plan, table: Table | None, outcome: Outcome, statement: Statement) -> Posterior:
+    """The outcome in the units of the data."""
+    words = {"statement": statement.to_dict(), "statement_text": statement.text()}
+    common: dict[str, Any] = words | {"plan": plan.to_dict()}
+    if isinstance(outcome.q, dict):
+        blocks = {
+            name: _block(q, tuple(f"{name}[{j}]" for j in range(len(q.precision)))) for name, q in outcome.q.items()
+        }
+        return Posterior(blocks, "", **common)
+    if not plan.is_table:
+        size = len(jax.tree.leaves(outcome.q)[0])
+        names = ("intercept", *table.names) if table is not None else tuple(f"theta[{j}]" for j in range(size))
+        return Posterior({"coefficients": _block(outcome.q, names)}, plan.link if table is not None else "", **common)
+    assert table is not None
+    assert outcome.scaling is not None
+    location, scale, low, high = (
+        np.asarray(part, float)
+        for part in (
+            outcome.scaling.location,
+            outcome.scaling.scale,
+            outcome.scaling.range.low,
+            outcome.scaling.range.high,
+        )
+    )
+    size = len(table.names) + 1
+    back = np.eye(size)
+    places = np.array(plan.numbers, int) + 1
+    back[places, places] = 1 / scale[: len(places)]
+    back[0, places] = -location[: len(places)] / scale[: len(places)]
+    shift, noise_scale = np.zeros(size), None
+    if plan.link == "linear":
+        back *= scale[-1]
+        shift[0] = location[-1]
+        noise_scale = float(np.asarray(outcome.noise_scale)) * float(scale[-1])
+    names: tuple[str, ...] = ("intercept", *table.names)
+    if plan.link == "softmax":
+        assert table.classes is not None
+        free = table.classes[1:]
+        names = tuple(f"{label}: {name}" for label in free for name in names)
+        back, shift = np.kron(np.eye(len(free)), back), np.zeros(size * len(free))
+    q = _block(outcome.q, names)
+    covariance = np.diag(q.covariance) if q.covariance.ndim == 1 else q.covariance
+    covariance = back @ covariance @ back.T
+    block = Block(names, shift + back @ q.mean, (covariance + covariance.T) / 2)
+    ends = [np.full(size - 1, end) for end in (-np.inf, np.inf)]
+    for end, found in zip(ends, (low, high), strict=True):
+        end[places - 1] = found[: len(places)]
+    details = {
+        "range": {"low": _finite(ends[0]), "high": _finite(ends[1])},
+        "location": location.tolist(),
+        "scale": scale.tolist(),
+        "schema": table.schema,
+    }
+    return Posterior(
+        {"coefficients": block}, plan.link, noise_scale=noise_scale, classes=table.classes, details=details, **common
+    )
+
+
+def _finite(values: np.ndarray) -> list[float | None]:
+    """JSON has no infinity."""
+    return [float(v) if math.isfinite(v) else None for v in values]
+
+
+def _block(q: Any, names: tuple[str, ...]) -> Block:
+    """In double precision, for the units of the data may differ by many orders."""
+    if isinstance(q, tuple):
+        mean, covariance = (np.asarray(part, float) for part in q)
+        return Block(names, mean, (covariance + covariance.T) / 2)
+    precision, scaled = np.asarray(q.precision, float), np.asarray(q.precision_mean, float)
+    if precision.ndim == 1:
+        return Block(names, scaled / precision, 1 / precision)
+    covariance = np.linalg.inv(precision)
+    return Block(names, covariance @ scaled, (covariance + covariance.T) / 2)

@@ -1,0 +1,99 @@
+"""A forest plot: each coefficient as a point with its interval, in the order of the columns.
+
+Coefficients of numbers are for the change in brackets, so that years and incomes share an axis: the scale by which the
+fit divided the column, a released deviation or half the public range. Those whose interval leaves out 0 are drawn in
+colour. The intercept, on a scale of its own, is left out.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MOST_ROWS = 200  # of more, those furthest from 0 in their deviations
+MOST_LETTERS = 60  # of a name
+INTERCEPT = "intercept"
+EFFECTS = {
+    "logistic": "change of the log-odds",
+    "softmax": "change of the log-odds against the first class",
+    "probit": "change of the probit score",
+    "poisson": "change of the log of the rate",
+    "linear": "change of the target",
+}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A coefficient times `per`, the change in its column that it is drawn for."""
+
+    name: str
+    per: float
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+def effects(posterior: Any, level: float = 0.95) -> list[Effect]:
+    """All coefficients but intercepts, those of numbers per released scale of their column."""
+    numbers = [place + 1 for place in posterior.plan.get("numbers", ())]
+    scales = dict(zip(numbers, posterior.details.get("scale", ()), strict=False))
+    rows = posterior.summary(level)
+    size = len(rows) // (max(2, len(posterior.classes or ())) - 1 if posterior.link == "softmax" else 1)
+    found = []
+    for j, row in enumerate(rows):
+        if j % size:
+            per = scales.get(j % size, 1.0)
+            found.append(Effect(row["name"], per, *(row[part] * per for part in ("mean", "low", "high"))))
+    return found
+
+
+def lacks_noise(posterior: Any) -> bool:
+    """Whether noise was added that the intervals do not include."""
+    return posterior.plan.get("method") == "vi" and posterior.plan.get("noise_multiplier", 0) > 0
+
+
+def draw(posterior: Any, path: Path, level: float = 0.95) -> bool:
+    """Draw the plot into a file; False if matplotlib is not installed."""
+    from tacit.report.style import COLOURS, figure, save
+
+    rows, left_out = effects(posterior, level), 0
+    if len(rows) > MOST_ROWS:
+        by_size = sorted(rows, key=lambda row: -abs(row.mean) / (row.high - row.low))
+        kept = set(by_size[:MOST_ROWS])
+        rows, left_out = [row for row in rows if row in kept], len(rows) - MOST_ROWS
+    names = [_label(row) for row in rows]
+    title = f"Coefficients and {100 * level:g} % intervals; blue: away from 0"
+    if lacks_noise(posterior):
+        title += "\nintervals leave out the privacy noise"
+    if left_out:
+        title += f"\n{left_out} near 0 are left out"
+    width = 4.6 + 0.075 * max(map(len, names), default=0)  # inches: room for the longest name
+    try:
+        axes = figure(title, EFFECTS[posterior.link], "", width=width, height=1.3 + 0.19 * len(rows))
+    except ValueError:
+        return False
+    for is_clear, colour in ((False, "0.55"), (True, COLOURS[0])):
+        chosen = [(place, row) for place, row in enumerate(rows) if row.is_clear == is_clear]
+        if chosen:
+            places, drawn = zip(*chosen, strict=True)
+            axes.hlines(places, [row.low for row in drawn], [row.high for row in drawn], color=colour, linewidth=1.6)
+            axes.plot([row.mean for row in drawn], places, "o", color=colour, markersize=4)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names, fontsize=9, parse_math=False)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    if len(rows) > 40:  # values also where one begins to read
+        axes.tick_params(top=True, labeltop=True)
+    save(axes, path)
+    return True
+
+
+def _label(row: Effect) -> str:
+    name = row.name
+    if len(name) > MOST_LETTERS:
+        name = name[: MOST_LETTERS // 2] + "…" + name[-MOST_LETTERS // 2 + 1 :]
+    return name if row.per == 1 else f"{name} (per {float(f'{row.per:.3g}'):,.6g})"

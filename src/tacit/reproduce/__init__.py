@@ -1,0 +1,191 @@
+"""Published figures, run again: ours beside theirs.
+
+One file per source, one function per figure: `function(quick, seeds, track) -> Outcome`, where `track` wraps its jobs
+(the progress bar). What all of them share is here: the closed table of names, running over seeds, and writing NAME.csv,
+NAME.json and NAME.png.
+"""
+
+import csv
+import importlib
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+Row = dict[str, Any]
+Job = TypeVar("Job")
+
+
+class Track(Protocol):
+    """Hands out the jobs one by one and shows how far they are."""
+
+    def __call__(self, jobs: Sequence[Job]) -> Iterable[Job]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a figure's function found.
+
+    rows: flat, the lines of the CSV file. notes: what a reader must know. shown: columns of the printed table and how
+    they are headed there; a standard error is printed beside its mean, and a share under a header with % as such. axes:
+    of the finished figure.
+    """
+
+    rows: list[Row]
+    notes: list[str]
+    shown: dict[str, str]
+    axes: Any
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One published figure: the file and function that make it, and how many seeds they run; 0 if nothing is random."""
+
+    module: str
+    function: str
+    source: str
+    title: str
+    seeds: int
+    quick_seeds: int
+
+
+_JALKO = "J. Jälkö, thesis on differentially private variational inference (2017)"
+REPRODUCTIONS: dict[str, Reproduction] = {
+    "jalko-fig21": Reproduction("jalko", "fig21", _JALKO, "Fig. 2.1: noisy descent by composition theorem", 20, 20),
+    "jalko-fig22": Reproduction("jalko", "fig22", _JALKO, "Fig. 2.2: noise needed for (1, 0.001) by accountant", 0, 0),
+    "jalko-fig51": Reproduction("jalko", "fig51", _JALKO, "Fig. 5.1: accuracy against ε, Abalone and Adult", 10, 3),
+    "jalko-fig52": Reproduction("jalko", "fig52", _JALKO, "Fig. 5.2: accuracy against ε by sampling rate", 10, 3),
+    "jalko-fig53": Reproduction("jalko", "fig53", _JALKO, "Fig. 5.3: accuracy against ε by clip", 10, 3),
+    "jalko-fig54": Reproduction(
+        "jalko", "fig54", _JALKO, "Fig. 5.4: Gaussian mixture, log-likelihood against ε", 10, 3
+    ),
+    "jalko-fig55": Reproduction("jalko", "fig55", _JALKO, "Fig. 5.5: Gaussian mixture, the posterior drawn", 1, 1),
+}
+
+
+def run(name: str | None, out: Path, quick: bool, seeds: int | None, as_json: bool) -> None:
+    """Run one reproduction, write its three files into `out`, and print ours beside theirs."""
+    from tacit.report.style import figure, save
+
+    chosen = _chosen(name)
+    count = _count(name, chosen, quick, seeds)
+    figure("", "", "")  # without matplotlib, refused now and not after the work
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
+    function = getattr(importlib.import_module(f"tacit.reproduce.{chosen.module}"), chosen.function)
+    outcome: Outcome = _with_progress(chosen.title, lambda track: function(quick, count, track))
+    notes = list(outcome.notes)
+    if count:
+        seeded = "seed 0" if count == 1 else f"seeds 0 to {count - 1}"
+        notes.append(f"The noise is seeded ({seeded}, the same for all rows): a simulation, private for nobody.")
+    if quick:
+        notes.append("Quick: fewer settings and seeds than published; a check that it runs, not a result.")
+    rows = [{key: _finite(value) for key, value in row.items()} for row in outcome.rows]
+    result = {
+        "name": name,
+        "source": f"{chosen.source}. {chosen.title}",
+        "quick": quick,
+        "seeds": count,
+        "notes": notes,
+        "rows": rows,
+    }
+    (out / f"{name}.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_csv(out / f"{name}.csv", outcome.rows)
+    save(outcome.axes, out / f"{name}.png")
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _print(f"{chosen.title} ({name})", outcome, notes, out / f"{name}.csv, .json, .png")
+
+
+def _chosen(name: str | None) -> Reproduction:
+    if name is None:
+        raise ValueError(f"no name given; expected one of {', '.join(REPRODUCTIONS)}, or --list")
+    if name not in REPRODUCTIONS:
+        raise ValueError(f"name={name!r}; expected one of {', '.join(REPRODUCTIONS)}")
+    return REPRODUCTIONS[name]
+
+
+def _count(name: str | None, chosen: Reproduction, quick: bool, seeds: int | None) -> int:
+    if seeds is None:
+        return chosen.quick_seeds if quick else chosen.seeds
+    if chosen.seeds == 0:
+        raise ValueError(f"seeds={seeds}; {name} draws nothing at random, so leave --seeds out")
+    if seeds < 1:
+        raise ValueError(f"seeds={seeds}; expected a whole number of at least 1")
+    return seeds
+
+
+def _with_progress(title: str, work: Callable[[Track], Outcome]) -> Outcome:
+    """`work` under a progress bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        return work(lambda jobs: progress.track(jobs, description=title))
+
+
+# --- Over seeds --------------------------------------------------------------------------------------------------
+
+
+def over_seeds(one: Callable[..., Any], seeds: int, *arguments: Any) -> Any:
+    """`one(key, *arguments)` for each seed, in one compiled program; what it returns has the seeds in front."""
+    import jax
+    import jax.numpy as jnp
+
+    from tacit.privacy.randomness import insecure_key
+
+    keys = jnp.stack([insecure_key(seed) for seed in range(seeds)])
+    return jax.jit(jax.vmap(one, (0, *(None for _ in arguments))))(keys, *arguments)
+
+
+def mean_and_error(name: str, values: Any) -> Row:
+    """Columns `name` and `name_standard_error`: the mean over seeds and its standard error (None for one seed)."""
+    numbers = [float(value) for value in values]
+    error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
+    return {name: statistics.fmean(numbers), f"{name}_standard_error": error}
+
+
+# --- Files and table ---------------------------------------------------------------------------------------------
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_csv(path: Path, rows: list[Row]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))  # in the order in which rows first have them
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _cell(row: Row, name: str, unit: float) -> str:
+    value, error = row.get(name), row.get(f"{name}_standard_error")
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    shown = "∞" if math.isinf(value) else f"{value * unit:.4g}"
+    return shown if error is None else f"{shown} ± {error * unit:.2g}"
+
+
+def _print(title: str, outcome: Outcome, notes: list[str], written: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=title)
+    for name, header in outcome.shown.items():
+        table.add_column(header, justify="left" if name in ("dataset", "method") else "right", no_wrap=True)
+    for row in outcome.rows:
+        table.add_row(*(_cell(row, name, 100 if "%" in header else 1) for name, header in outcome.shown.items()))
+    console.print(table)
+    for note in notes:
+        console.print(f"- {note}", highlight=False, markup=False)
+    console.print(f"Written: {written}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,122 @@
+"""Where numbers lie and how far they spread: from public bounds, or paid for.
+
+Standardised features make one clip and one prior serve all columns. Means and deviations of private records are private
+themselves, so they are released like everything else. Without public bounds, the range of each column is found first,
+from a noised histogram of orders of magnitude.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tacit.privacy.clipping import Dense
+from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.released import Released
+
+Tree = Any
+LEAST_POWER, MOST_POWER = -16, 32  # of two: smaller numbers count as 0, larger ones as the largest
+BINS = 2 * (MOST_POWER - LEAST_POWER + 1) - 1  # between the edges ±2^power
+LEAST_VARIANCE = 1e-6  # of a column on [-1, 1]: one that does not vary stays finite
+MISSED = 0.01  # the probability with which noise alone shows a bin that is empty
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Range:
+    """Lowest and highest value of each column; what lies outside is moved to the end."""
+
+    low: Array
+    high: Array
+
+    def to_unit(self, x: Array) -> Array:
+        """From [low, high] onto [-1, 1]. Not-a-number passes."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        return jnp.clip((x - middle) / half, -1, 1)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Scaling:
+    """(x - location) / scale, after x was moved into its range."""
+
+    range: Range
+    location: Array
+    scale: Array
+
+    def __call__(self, x: Array) -> Array:
+        return (jnp.clip(x, self.range.low, self.range.high) - self.location) / self.scale
+
+
+def release_range(key: Array, access: Access) -> Released[Range]:
+    """The range of each column of records x (columns,), from a noised histogram of its orders of magnitude.
+
+    A bin counts numbers of one sign between two powers of two. A column's range are the outer edges of the bins whose
+    counts noise alone would reach in any column with probability 1 % at most; [-1, 1] where there is none.
+    """
+    powers = np.arange(LEAST_POWER, MOST_POWER + 1)
+    # From the most negative to the most positive: bin b holds [edges[b], edges[b + 1]).
+    edges = jnp.asarray(np.concatenate([-(2.0 ** powers[::-1]), 2.0**powers]), jnp.result_type(float))
+
+    def histogram(records: Array) -> Dense:
+        def one(x: Array) -> Array:
+            places = jnp.searchsorted(edges, x, side="right").astype(jnp.int32)  # 0 ... len(edges)
+            inside = jnp.clip(places, 1, len(edges) - 1)
+            shown = jax.nn.one_hot(inside - 1, len(edges) - 1, dtype=x.dtype)
+            return jnp.where(jnp.isfinite(x)[:, None], shown, 0)
+
+        return Dense(jax.vmap(one)(records))
+
+    def find(counts: Array) -> Range:
+        cells = counts.size
+        threshold = _deviation(access.mechanism) * math.sqrt(2 * math.log(cells / MISSED)) + 0.5
+        shown = counts > threshold
+        none = ~jnp.any(shown, axis=1)
+        first = jnp.argmax(shown, axis=1)
+        last = shown.shape[1] - 1 - jnp.argmax(shown[:, ::-1], axis=1)
+        return Range(jnp.where(none, -1, edges[first]), jnp.where(none, 1, edges[last + 1]))
+
+    return access.sum(key, histogram).map(find)
+
+
+def histogram_clip(columns: int) -> float:
+    """The norm of one record's part in `release_range`'s histogram."""
+    return math.sqrt(columns)
+
+
+def release_scaling(key: Array, access: Access, found: Range) -> Released[Scaling]:
+    """Location and scale of each column of records x (columns,), from a noised sum of u and u², u = x on [-1, 1].
+
+    The number of places is public, and the sums are divided by it. A variance that noise could have made is raised to
+    the noise's deviation, so that no column is blown up by it.
+    """
+
+    def moments(records: Array) -> Dense:
+        u = found.to_unit(records)
+        return Dense({"first": u, "second": u**2 - 0.5})
+
+    def scale(sums: dict[str, Array]) -> Scaling:
+        first = jnp.clip(sums["first"] / access.slots, -1, 1)
+        second = sums["second"] / access.slots + 0.5
+        least = max(_deviation(access.mechanism) / access.slots, LEAST_VARIANCE)
+        variance = jnp.clip(second - first**2, least, 1)
+        middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
+        return Scaling(found, middle + half * first, half * jnp.sqrt(variance))
+
+    return access.sum(key, moments).map(scale)
+
+
+def moments_clip(columns: int) -> float:
+    """The largest norm of one record's (u, u² - ½) with |u| ≤ 1: nothing is clipped."""
+    return math.sqrt(1.25 * columns)
+
+
+def _deviation(mechanism: SubsampledGaussian | Exact) -> float:
+    """Of the noise on each coordinate."""
+    if isinstance(mechanism, Exact):
+        return 0.0
+    return mechanism.clips[0] * mechanism.noise_multipliers[0] / mechanism.sampling_rates[0]

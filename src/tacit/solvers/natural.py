@@ -1,0 +1,251 @@
+"""Natural-gradient variational inference for models in which θ enters through x·θ: curvature seldom, gradients often.
+
+A Gaussian q = N(m, Λ⁻¹) maximises the bound of `vi` where
+
+    Λ = Λ_cavity - Σ_i E_q[f''(z_i)] x_i x_iᵀ      and      Σ_i E_q[f'(z_i)] x_i = Λ_cavity (m - m_cavity)
+
+with f the log-likelihood as a function of z_i = x_i·θ. Each *stage* releases the matrix Σ E_q[-f''] xxᵀ once, and then
+steps by released gradients, m ← m + Λ⁻¹ (Σ E_q[f'] x - Λ_cavity (m - m_cavity)). Preconditioned like this, ten or
+twenty steps are enough whatever the features' scales, so that each may have little noise.
+
+What comes out knows of the noise that went in. The eigenvalues of a released matrix are raised, for stepping, to what
+noise could hide, and believed only as far as noise could not have made them. The error of m that comes from noise and
+from too few steps follows a linear recursion whose settings are public or released, and its covariance is added to
+Λ⁻¹: intervals are those of the data *and* of the noise. All of this is post-processing.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tacit.families import FullGaussian
+from tacit.privacy.clipping import Dense, Linear
+from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.released import Level, Released, repeat
+from tacit.solvers.base import Target
+from tacit.solvers.quadrature import over_linear
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class NaturalVI:
+    """`NaturalVI(curvature, steps=(10, 10))(key, target, access)`: one release of curvature before each group of steps.
+
+    curvature: the mechanism of those releases; the gradients' is that of `access`. steps: gradient steps of each stage.
+    average: the share of the last stage's steps that are averaged. floor: how far eigenvalues are raised, as a share
+    of the largest that noise alone would show. reach: the longest step, for x·θ should not change by much more than 1
+    where features are standardised. caution: by what share the first stage's curvature is taken to grow on the way.
+    noise_aware: add the covariance of the noise to that of q.
+
+    `units` of a call are the sizes of a typical record's slope f' and bend f'' (numbers that were released, or 1):
+    contributions are clipped relative to them.
+    """
+
+    curvature: SubsampledGaussian | Exact
+    steps: tuple[int, ...] = (10, 10)
+    average: float = 1.0
+    floor: float = 0.4
+    reach: float = math.inf
+    caution: float = 0.0
+    noise_aware: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.steps or min(self.steps) < 1:
+            raise ValueError(f"steps={self.steps}; expected a whole number of at least 1 for each stage")
+        if not 0 < self.average <= 1:
+            raise ValueError(f"average={self.average}; expected a share above 0 and at most 1")
+
+    def __call__(
+        self, key: Array, target: Target, access: Access, units: tuple[Array | float, Array | float] = (1.0, 1.0)
+    ) -> Released[Any]:
+        """q in the family of `target.start`, priced for all releases."""
+        return self.moments(key, target, access, units).map(lambda found: _family(*found, target.start))
+
+    def moments(
+        self, key: Array, target: Target, access: Access, units: tuple[Array | float, Array | float] = (1.0, 1.0)
+    ) -> Released[tuple[Array, Array]]:
+        """Mean and covariance of a full q. Single precision keeps more of these than of natural parameters."""
+        of_linear = getattr(target.likelihood, "of_linear", None)
+        if of_linear is None or isinstance(target.start, dict):
+            raise ValueError(f"{type(target.likelihood).__name__} does not depend on θ through x·θ alone; use VI")
+        cavity = target.cavity.full()
+        centre = target.start.full().mean
+        slope_unit, bend_unit = (jnp.asarray(unit, centre.dtype) for unit in units)
+        # No spread at first: the start's says how little is known, not where curvature is.
+        release = Released(_State(centre))
+        keys = jax.random.split(key, (len(self.steps), 2))
+        for stage, count in enumerate(self.steps):
+            averaged = max(1, round(self.average * count)) if stage + 1 == len(self.steps) else 1
+
+            def climb(state: _State, keys: Array = keys[stage], stage: int = stage, averaged: int = averaged) -> Any:
+                curved = _curvature(keys[0], state, access.through(self.curvature), of_linear, bend_unit)
+                ready = curved.map(lambda found: self._prepare(found, state, cavity, bend_unit, is_first=stage == 0))
+                return ready.then(
+                    lambda s: self._climb(
+                        keys[1], s, self.steps[stage], averaged, cavity, access, of_linear, slope_unit
+                    )
+                )
+
+            release = release.then(climb)
+        return release.map(lambda s: (s.mean, s.covariance + s.error if self.noise_aware else s.covariance))
+
+    def _prepare(
+        self, curvature: Array, state: "_State", cavity: FullGaussian, unit: Array, is_first: bool
+    ) -> "_State":
+        """The preconditioner and the believed precision, from a noised matrix.
+
+        Symmetric noise of deviation s (s/√2 off the diagonal) has eigenvalues up to s√(2d), its edge. An eigenvalue λ
+        of the matrix itself shows as λ + edge²/4λ, and not at all below half the edge (Baik, Ben Arous & Péché 2005):
+        what shows above the edge is believed to be that λ. Of the rest the diagonal is believed, so far as it is above
+        s. A share of the edge is added for stepping, for what noise could hide.
+        """
+        noise = _noise(self.curvature) * unit
+        edge = noise * math.sqrt(2 * curvature.shape[0])
+        values, vectors = jnp.linalg.eigh(curvature)
+        shown = values > edge
+        sizes = jnp.where(shown, (values + jnp.sqrt(jnp.where(shown, values**2 - edge**2, 0))) / 2, 0)
+        seen = (vectors * jnp.maximum(sizes, 0)) @ vectors.T
+        rest = jnp.maximum(0, jnp.diagonal(curvature) - jnp.diagonal(seen) - noise)
+        precision = cavity.precision + seen + jnp.diag(rest)
+        raised = precision + self.floor * edge * jnp.eye(len(values), dtype=values.dtype)
+        if is_first:
+            raised = raised + self.caution * (precision - cavity.precision)
+        root = jnp.linalg.cholesky(cavity.precision)
+        covariance, told = _inverse(precision, root)
+        # Where the answer is, as seen from the start: what the data tell of the cavity's spread.
+        error = told if is_first else state.error
+        return _State(state.mean, _inverse(raised, root)[0], precision, covariance, error)
+
+    def _climb(
+        self,
+        key: Array,
+        state: "_State",
+        steps: int,
+        averaged: int,
+        cavity: FullGaussian,
+        access: Access,
+        of_linear: Any,
+        unit: Array,
+    ) -> "Released[_State]":
+        """The steps of one stage, and the covariance of the error of their average."""
+        contraction = jnp.eye(state.mean.shape[0], dtype=state.mean.dtype) - state.step @ state.precision
+        added = (_noise(access.mechanism) * unit) ** 2 * (state.step @ state.step)
+        zeros = jnp.zeros_like(state.step)
+
+        def step(key: Array, level: Level, climb: _Climb) -> Released[_Climb]:
+            def update(gradient: Array) -> _Climb:
+                uphill = gradient + cavity.precision_mean - cavity.precision @ climb.mean
+                change = state.step @ uphill
+                mean = climb.mean + change * jnp.minimum(1, self.reach / jnp.maximum(jnp.linalg.norm(change), 1e-30))
+                # Errors of the mean, of its running sum, and between the two: e ← G e - M ξ, s ← s + e.
+                error = contraction @ climb.error @ contraction.T + added
+                is_averaged = (climb.count >= steps - averaged).astype(mean.dtype)
+                moved = contraction @ climb.cross
+                total_error = climb.total_error + is_averaged * (moved + moved.T + error)
+                cross = moved + is_averaged * error
+                return _Climb(climb.count + 1, mean, climb.total + is_averaged * mean, error, cross, total_error)
+
+            return _gradient(key, climb.mean, state.step, access.at(level), of_linear, unit).map(update)
+
+        start = _Climb(jnp.int32(0), state.mean, jnp.zeros_like(state.mean), state.error, zeros, zeros)
+        return repeat(key, steps, step, start).map(
+            lambda end: replace(state, mean=end.total / averaged, error=end.total_error / averaged**2)
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _State:
+    """Between stages: m, the preconditioner M, the believed precision and its inverse, the covariance of m's error."""
+
+    mean: Array
+    step: Any = None
+    precision: Any = None
+    covariance: Any = None
+    error: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Climb:
+    """Within a stage."""
+
+    count: Array
+    mean: Array
+    total: Array
+    error: Array
+    cross: Array
+    total_error: Array
+
+
+def _inverse(precision: Array, root: Array) -> tuple[Array, Array]:
+    """Λ⁻¹ and Λ₀⁻¹ - Λ⁻¹, where Λ₀ = RRᵀ is the cavity's precision and Λ at least that.
+
+    By eigenvalues relative to the cavity, which are at least 1: a plain inverse in single precision loses the weak
+    directions beside the strong ones.
+    """
+    half = jax.scipy.linalg.solve_triangular(root, precision, lower=True)
+    relative = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
+    values, vectors = jnp.linalg.eigh((relative + relative.T) / 2)
+    share = 1 / jnp.maximum(values, 1)
+    back = jax.scipy.linalg.solve_triangular(root.T, vectors, lower=False)
+    return (back * share) @ back.T, (back * (1 - share)) @ back.T
+
+
+def _family(mean: Array, covariance: Array, start: Any) -> Any:
+    q = FullGaussian.of(mean, covariance)
+    return q if isinstance(start, FullGaussian) else q.diagonal()
+
+
+def _noise(mechanism: SubsampledGaussian | Exact) -> float:
+    """The standard deviation of the noise on each coordinate of a scaled sum, at the noisiest level."""
+    if isinstance(mechanism, Exact):
+        return 0.0
+    settings = zip(mechanism.clips, mechanism.noise_multipliers, mechanism.sampling_rates, strict=True)
+    return max(clip * multiplier / rate for clip, multiplier, rate in settings)
+
+
+def _moments(x: Array, mean: Array, covariance: Array | None) -> tuple[Array, Array]:
+    """Mean and variance of x_i·θ for each row. None stands for no spread.
+
+    (A matrix of zeros would do, but XLA's CPU compiler, as of jaxlib 0.10.2, miscompiles a product with a constant
+    matrix inside a loop.)
+    """
+    if covariance is None:
+        return x @ mean, jnp.zeros(x.shape[0], x.dtype)
+    return x @ mean, jnp.maximum(0, jnp.sum((x @ covariance) * x, axis=1))  # rounding can take it below
+
+
+def _gradient(
+    key: Array, mean: Array, covariance: Array, access: Access, of_linear: Any, unit: Array
+) -> Released[Array]:
+    def contribution(records: Tree) -> Linear:
+        x, y = records
+        slope, _ = over_linear(of_linear, *_moments(x, mean, covariance), y)
+        return Linear(slope / unit, x)
+
+    return access.sum(key, contribution).map(lambda total: total * unit)
+
+
+def _curvature(key: Array, state: _State, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
+    """Σ E[-f''(z_i)] x_i x_iᵀ, by its upper triangle; off the diagonal √2 times, so that the norm is Frobenius's."""
+    dimension = state.mean.shape[0]
+    rows, columns = np.triu_indices(dimension)
+    weights = jnp.asarray(np.where(rows == columns, 1, math.sqrt(2)), state.mean.dtype)
+
+    def contribution(records: Tree) -> Dense:
+        x, y = records
+        _, bend = over_linear(of_linear, *_moments(x, state.mean, state.step), y)
+        return Dense((-bend / unit)[:, None] * (x[:, rows] * x[:, columns] * weights))
+
+    def unpack(triangle: Array) -> Array:
+        upper = jnp.zeros((dimension, dimension), triangle.dtype).at[rows, columns].set(triangle * unit / weights)
+        return upper + jnp.triu(upper, 1).T
+
+    return access.sum(key, contribution).map(unpack)

@@ -1,0 +1,345 @@
+"""Files become tables by public facts alone, and what cannot is refused by column, never by value."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tacit.data.tables import Facts, Table, encode, read_frame, split_list
+
+FACTS = Facts({"age": (0.0, 100.0)}, {"region": ("north", "south", "NA")}, ("no", "yes"))
+
+
+def frame(**changes: Any) -> pd.DataFrame:
+    columns = {
+        "age": [31, 58, 44, 25],
+        "weight": [61.5, 80.25, 70.0, 55.0],
+        "smoker": [True, False, False, True],
+        "region": ["north", "NA", "south", "north"],
+        "ill": ["no", "yes", "yes", "no"],
+    }
+    return pd.DataFrame({name: column for name, column in {**columns, **changes}.items() if column is not None})
+
+
+def table(data: pd.DataFrame, model: str = "logistic", facts: Facts = FACTS, **options: Any) -> Table:
+    return Table.of_frame(data, "ill", model, facts=facts, **options)
+
+
+# --- Encoding ----------------------------------------------------------------------------------------------------
+
+
+def test_numbers_stay_bools_are_indicators_and_categories_one_indicator_each():
+    found = table(frame())
+    assert found.names == ("age", "weight", "smoker", "region=north", "region=south", "region=NA")
+    assert found.numbers == (0, 1)
+    np.testing.assert_array_equal(found.features[1], np.float32([58, 80.25, 0, 0, 0, 1]))
+    np.testing.assert_array_equal(found.target, [0, 1, 1, 0])
+    assert found.classes == ("no", "yes")
+    np.testing.assert_array_equal(found.low, [0, np.nan, np.nan])
+    np.testing.assert_array_equal(found.high, [100, np.nan, np.nan])
+
+
+def test_no_category_comes_from_the_records():
+    """Two sets of records under the same facts have the same columns, in the same order."""
+    other = frame(region=["south", "south", "north", "north"])
+    assert table(other).names == table(frame()).names
+    assert table(other).schema == table(frame()).schema
+
+
+@pytest.mark.parametrize("codes", [[1, 2, 1, 2], [1.0, 2.0, 1.0, 2.0], ["1", "2", "1", "2"], ["01", "02", "01", "02"]])
+def test_codes_with_public_categories_are_categories_however_they_are_stored(codes):
+    found = table(
+        frame(region=None, code=codes), facts=Facts(categories={"code": ("1", "2", "3")}, classes=("no", "yes"))
+    )
+    assert found.names[-3:] == ("code=1", "code=2", "code=3")
+    np.testing.assert_array_equal(found.features[:, -3:], np.eye(3)[[0, 1, 0, 1]])
+
+
+def test_codes_that_differ_by_a_leading_zero_alone_are_kept_apart_where_both_are_listed():
+    facts = Facts(categories={"code": ("1", "01")}, classes=("no", "yes"))
+    found = table(frame(region=None, code=["1", "01", "01", "1"]), facts=facts)
+    np.testing.assert_array_equal(found.features[:, -2:], np.eye(2)[[0, 1, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("target", "classes", "expected"),
+    [
+        ([0, 1, 1, 0], None, (0, 1)),
+        ([False, True, True, False], None, (False, True)),
+        (["no", "yes", "yes", "no"], ("no", "yes"), ("no", "yes")),
+        ([1, 2, 2, 1], ("1", "2"), ("1", "2")),
+        ([False, True, True, False], ("false", "true"), ("false", "true")),
+    ],
+)
+def test_a_target_of_two_labels_is_0_and_1(target, classes, expected):
+    found = table(frame(ill=target), facts=Facts(categories=FACTS.categories, classes=classes))
+    np.testing.assert_array_equal(found.target, [0, 1, 1, 0])
+    assert found.classes == expected
+
+
+def test_bounds_of_a_numeric_target_are_its_own():
+    found = table(frame(ill=[1.0, 2.0, 3.0, 4.0]), "linear", Facts({"ill": (0, 10)}, FACTS.categories))
+    assert (found.low[-1], found.high[-1]) == (0, 10)
+    assert found.classes is None
+
+
+def test_the_unit_is_no_feature_and_groups_records():
+    found = table(frame(who=["b", "a", "b", "c"]), unit="who")
+    assert "who" not in found.names
+    np.testing.assert_array_equal(found.groups, [0, 1, 0, 2])
+
+
+def test_columns_choose_features_and_their_order():
+    assert table(frame(), columns=["smoker", "age"]).names == ("smoker", "age")
+
+
+def test_further_records_are_encoded_alike_whatever_else_the_file_has():
+    fitted = table(frame())
+    new = frame(ill=None, note=["a", "b", "c", "d"])[["note", "region", "smoker", "age", "weight"]]
+    np.testing.assert_array_equal(encode(new, fitted.schema), fitted.features)
+    one = new.iloc[:1]  # constant columns are no fault in new records
+    np.testing.assert_array_equal(encode(one, fitted.schema), fitted.features[:1])
+
+
+# --- Refusals ----------------------------------------------------------------------------------------------------
+
+SECRET = "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "options", "words"),
+    [
+        ({"region": ["north", SECRET, "south", "north"]}, "logistic", {}, "column 'region' has values outside"),
+        ({"age": ["31", SECRET, "44", "25"]}, "logistic", {}, "column 'age' holds text; give"),
+        ({"age": ["a", "b"] * 2, "job": ["x", SECRET] * 2}, "logistic", {}, "columns 'age', 'job' hold text"),
+        ({"age": [31, None, 44, 25]}, "logistic", {}, "column 'age' holds missing values; fill or drop"),
+        ({"region": ["north", None, "south", "north"]}, "logistic", {}, "column 'region' holds missing"),
+        ({"ill": ["no", None, "yes", "no"]}, "logistic", {}, "column 'ill' holds missing"),
+        ({"age": [31, np.inf, 44, 25]}, "logistic", {}, "column 'age' holds numbers that are not finite"),
+        ({"age": [31, 1e300, 44, 25]}, "logistic", {}, "column 'age' holds numbers that are not finite"),
+        ({"age": [31 + 2j, 1, 44, 25]}, "logistic", {}, "column 'age' holds text"),
+        ({"age": [31] * 4, "smoker": [True] * 4}, "logistic", {}, "columns 'age', 'smoker' have one value"),
+        ({"region": ["north"] * 4}, "logistic", {}, "column 'region' has one value in all records; leave it out"),
+        ({"ill": ["no"] * 4}, "logistic", {}, "target 'ill' has one class"),
+        ({"ill": ["no", "yes", SECRET, "no"]}, "logistic", {}, "labels outside the classes no, yes"),
+        ({"ill": ["no", "yes", "yes", "no"]}, "logistic", {"classes": None}, "--classes no,yes"),
+        ({"ill": [0, 1, 2, 0]}, "probit", {"classes": None}, "target 'ill' is not 0 or 1"),
+        ({}, "logistic", {"classes": ("a", "b", "c")}, "3 classes; expected 2"),
+        ({}, "softmax", {"classes": None}, "a softmax regression needs the public classes"),
+        ({}, "linear", {"classes": None}, "target 'ill' holds text"),
+        ({}, "linear", {}, "classes are for a target of labels"),
+        ({"ill": [1.0, np.inf, 2, 3]}, "linear", {"classes": None}, "target 'ill' has numbers that are not finite"),
+        ({"ill": [1.0] * 4}, "linear", {"classes": None}, "target 'ill' is the same in all records"),
+        ({"ill": [1, 2, -1, 0]}, "poisson", {"classes": None}, "negative numbers or fractions"),
+        ({"ill": [1, 2, 0.5, 0]}, "poisson", {"classes": None}, "negative numbers or fractions"),
+        ({}, "logistic", {"target": "sick"}, "target='sick' is not a column; expected one of age, weight, smoker"),
+        ({}, "logistic", {"unit": "who"}, "unit='who' is not a column"),
+        ({}, "logistic", {"unit": "ill"}, "unit='ill' is not a column beside the target"),
+        ({}, "logistic", {"columns": ["height"]}, "columns name 'height', which is not a column"),
+        ({}, "logistic", {"columns": ["age", "age"]}, "more than one column 'age'"),
+        ({}, "logistic", {"columns": ["age", "ill"]}, "expected features alone"),
+        ({}, "logistic", {"bounds": {"hight": (0, 1)}}, "bounds name 'hight'"),
+        ({}, "logistic", {"bounds": {"region": (0, 1)}}, "column 'region' has bounds and categories"),
+        ({}, "logistic", {"categories": {"ill": ("no", "yes")}}, "expected its labels as --classes"),
+        ({"Unnamed: 0": [0, 1, 2, 3]}, "logistic", {}, "a column has no name"),
+        (
+            dict.fromkeys(("age", "weight", "smoker", "region")),
+            "logistic",
+            {"categories": {}, "bounds": {}},
+            "no column",
+        ),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused_by_column_and_not_by_value(changes, model, options, words):
+    facts = {"bounds": FACTS.bounds, "categories": FACTS.categories, "classes": FACTS.classes}
+    facts |= {name: options.pop(name) for name in list(options) if name in facts}
+    target = options.pop("target", "ill")
+    with pytest.raises(ValueError, match=r".") as error:
+        Table.of_frame(frame(**changes), target, model, facts=Facts(**facts), **options)
+    assert words in str(error.value)
+    assert SECRET not in str(error.value)
+
+
+def test_fewer_than_two_records_are_refused():
+    with pytest.raises(ValueError, match="has 1 record; expected at least 2"):
+        table(frame().iloc[:1])
+    with pytest.raises(ValueError, match="has no records; expected at least 2"):
+        table(frame().iloc[:0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"age": None, "region": None}, "the file has no columns 'age', 'region'"),
+        ({"age": ["x", SECRET, "y", "z"]}, "column 'age' held numbers in the fit and holds text here"),
+        ({"smoker": [0, 1, 2, 0]}, "column 'smoker' held True and False"),
+        ({"region": ["north", SECRET, "south", "north"]}, "column 'region' has values outside its categories"),
+        ({"age": [31, None, 44, 25]}, "column 'age' holds missing values"),
+    ],
+)
+def test_further_records_that_do_not_fit_the_schema_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words) as error:
+        encode(frame(**changes), table(frame()).schema)
+    assert SECRET not in str(error.value)
+
+
+def test_true_and_false_may_be_1_and_0_in_further_records():
+    fitted = table(frame())
+    np.testing.assert_array_equal(encode(frame(smoker=[1, 0, 0, 1]), fitted.schema), fitted.features)
+
+
+# --- Files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[".csv", ".parquet"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    found = tmp_path / f"data{request.param}"
+    frame().to_csv(found, index=False) if request.param == ".csv" else frame().to_parquet(found)
+    return found
+
+
+def test_csv_and_parquet_are_the_same_table(path):
+    found, expected = table(read_frame(path, FACTS.listed("ill"))), table(frame())
+    assert found.names == expected.names
+    assert found.schema == expected.schema
+    np.testing.assert_array_equal(found.features, expected.features)
+    np.testing.assert_array_equal(found.target, expected.target)
+
+
+def test_a_parquet_file_may_store_text_as_a_dictionary(tmp_path):
+    data = frame()
+    data["region"] = data["region"].astype("category")
+    data.to_parquet(tmp_path / "data.parquet")
+    np.testing.assert_array_equal(table(read_frame(tmp_path / "data.parquet")).features, table(frame()).features)
+
+
+def test_a_category_may_be_called_na_and_a_number_may_not(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("age,region,ill\n31,NA,0\nNA,north,1\n")
+    found = read_frame(path, {"region": ("NA", "north")})
+    assert found["region"].tolist() == ["NA", "north"]
+    assert found["age"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("content", ["\ufeffage, ill\n31, 0\n58, 1\n", "\nage,ill\r\n31,0\r\n58,1\r\n"])
+def test_marks_blanks_and_line_ends_of_other_programs_are_read(tmp_path, content):
+    path = tmp_path / "data.csv"
+    path.write_bytes(content.encode())
+    assert read_frame(path).to_dict("list") == {"age": [31, 58], "ill": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("data.csv", None, "No such file or directory; expected a file that ends in .csv or .parquet"),
+        ("data.xlsx", b"x", "expected a file that ends in .csv or .parquet"),
+        ("data", b"x", "expected a file that ends in .csv or .parquet"),
+        ("data.csv", b"", "is empty"),
+        ("data.csv", b"\n\n", "it has no column names"),
+        ("data.csv", b"age,ill\n", "has no records"),
+        ("data.csv", b"age,ill,age\n1,2,3\n", "has more than one column 'age'"),
+        ("data.csv", b"age,ill\n1,2,3\n4,5,6\n", "a line has more values"),
+        ("data.csv", b"age,ill\n1,2\n1,2,3\n", "Expected 2 fields in line 3, saw 3"),
+        ("data.csv", b"age,ill\n\xff\xfe,2\n", "it is not text in UTF-8"),
+        ("data.csv", b"\xff\xfe\n", "it is not text in UTF-8"),
+        ("data.parquet", b"age,ill\n1,2\n", "cannot be read as Parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, content, words):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r".") as error:
+        read_frame(path)
+    assert f"data={path}" in str(error.value)
+    assert words in str(error.value)
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    (tmp_path / "data.csv").mkdir()
+    with pytest.raises(ValueError, match="Is a directory"):
+        read_frame(tmp_path / "data.csv")
+
+
+def test_semicolons_are_pointed_out(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("age;ill\n31;0\n58;1\n")
+    with pytest.raises(ValueError, match="with commas between columns"):
+        Table.of_frame(read_frame(path), "ill", "logistic")
+
+
+# --- Facts -------------------------------------------------------------------------------------------------------
+
+TOML = """classes = ["no", "yes"]
+
+[bounds]
+age = [0, 100]
+"body mass" = [10.0, 60.0]
+
+[categories]
+region = ["north", "south"]
+grade = [1, 2, 3]
+"""
+
+
+def test_facts_come_from_a_file_and_the_command_line_goes_before_it(tmp_path):
+    path = tmp_path / "schema.toml"
+    path.write_text(TOML)
+    found = Facts.given(path, ["age=17:90", "temp=-20:40"], ['region=a,"b, c"'], "n,y")
+    assert found.bounds == {"age": (17, 90), "body mass": (10, 60), "temp": (-20, 40)}
+    assert found.categories == {"region": ("a", "b, c"), "grade": ("1", "2", "3")}
+    assert found.classes == ("n", "y")
+    assert found.listed("ill") == {**found.categories, "ill": ("n", "y")}
+    assert Facts.given(path).classes == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"bounds": ["age"]}, 'expected "column=low:high"'),
+        ({"bounds": ["age=0"]}, 'expected "column=low:high"'),
+        ({"bounds": ["age=a:b"]}, 'expected "column=low:high"'),
+        ({"bounds": ["age=5:1"]}, "the lower one first"),
+        ({"bounds": ["age=0:inf"]}, "expected finite numbers"),
+        ({"categories": ["sex"]}, 'expected "column=a,b"'),
+        ({"categories": ["sex="]}, 'expected "column=a,b"'),
+        ({"categories": ["sex=F,F"]}, "the same entry twice"),
+        ({"classes": "yes"}, "expected at least two"),
+        ({"classes": ""}, "expected at least two"),
+    ],
+)
+def test_facts_that_cannot_be_read_are_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        Facts.given(**given)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        ("classes = [", "cannot be read"),
+        ("limits = 3", "has 'limits'"),
+        ("bounds = 3", "has 'bounds'"),
+        ("[bounds]\nage = 3", "bounds of 'age'; expected [low, high]"),
+        ("[bounds]\nage = [3, 1]", "the lower one first"),
+        ("[categories]\nsex = 'F'", "categories of 'sex'; expected a list"),
+        ("[categories]\nsex = []", "categories of 'sex'; expected a list"),
+        ("classes = ['a']", "classes; expected a list of at least two"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_refused(tmp_path, content, words):
+    path = tmp_path / "schema.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=r".") as error:
+        Facts.given(path)
+    assert f"schema={path}" in str(error.value)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_list_is_split_at_commas_outside_quotes():
+    assert split_list('a, b,"c,d"') == ["a", "b", "c,d"]
+    assert split_list("") == []

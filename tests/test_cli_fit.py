@@ -1,0 +1,433 @@
+"""`tacit fit` and `tacit predict`: what they write, that they agree with Python, and how they refuse."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tacit
+from tacit.cli import main
+from tacit.data.tables import Facts, Table, encode, read_frame
+from tacit.posterior import Posterior
+from tacit.report import forest
+
+RECORDS = 300
+FEATURES = "age,bmi,smoker,region"
+PUBLIC = ("--columns", FEATURES, "--categories", "region=north,south,NA", "--bounds", "bmi=10:60")
+BUDGET = ("--epsilon", "2", "--delta", "1e-5", "--steps", "4", "--insecure-seed", "1")
+LABELS = ("--target", "ill", "--classes", "no,yes")
+FILES = ["result.json", "posterior.json", "statement.txt", "statement.json", "forest.png", "report.html"]
+SECRET = "s3cret"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def records() -> pd.DataFrame:
+    """Made-up patients, two visits each."""
+    rng = np.random.default_rng(3)
+    age, bmi = rng.integers(18, 90, RECORDS), rng.normal(27, 4, RECORDS).round(1)
+    smoker, region = rng.random(RECORDS) < 0.3, rng.choice(["north", "south", "NA"], RECORDS)
+    z = 0.05 * (age - 50) + 0.1 * (bmi - 27) + 0.8 * smoker
+    columns = {
+        "patient": [f"{i // 2:04d}" for i in range(RECORDS)],
+        "age": age,
+        "bmi": bmi,
+        "smoker": smoker,
+        "region": region,
+        "ill": np.where(rng.random(RECORDS) < 1 / (1 + np.exp(-z)), "yes", "no"),
+        "visits": rng.poisson(np.exp(0.4 * z)),
+        "pressure": (120 + 8 * z + rng.normal(0, 10, RECORDS)).round(1),
+        "stage": np.select([z > 1, z > 0], ["late", "mid"], "early"),
+    }
+    return pd.DataFrame(columns)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "visits.csv"
+    records().to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, standard output and standard error of a command, in this process."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, output.out, output.err
+
+    return run
+
+
+def done(*arguments: object) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    assert stop.value.code == 0
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def fitted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one logistic fit."""
+    pytest.importorskip("matplotlib")
+    out = tmp_path_factory.mktemp("fit") / "made" / "here"
+    done("fit", data, *LABELS, *PUBLIC, *BUDGET, "--out", out)
+    return out
+
+
+# --- What is written ---------------------------------------------------------------------------------------------
+
+
+def test_fit_writes_result_posterior_statement_figure_and_page(fitted: Path) -> None:
+    assert sorted(path.name for path in fitted.iterdir()) == sorted(FILES)
+    found = result_of(fitted)
+    assert found["files"] == FILES
+    assert (found["version"], found["model"], found["target"]) == (tacit.__version__, "logistic", "ill")
+    assert (found["records"], found["delta"], found["epsilon_asked"]) == (RECORDS, 1e-5, 2)
+    assert 1.9 < found["epsilon"] <= 2
+    assert found["plan"]["steps"] == [2, 2]
+    names = ["intercept", "age", "bmi", "smoker", "region=north", "region=south", "region=NA"]
+    assert [row["name"] for row in found["summary"]] == names
+    assert all(row["low"] < row["mean"] < row["high"] for row in found["summary"])
+    statement = json.loads((fitted / "statement.json").read_text())
+    assert (statement["epsilon"], statement["randomness"]) == (found["epsilon"], found["randomness"])
+    assert "The columns, their kinds and their categories are treated as public." in statement["notes"]
+    assert "SEEDED" in (fitted / "statement.txt").read_text()
+    assert (fitted / "forest.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_holds_the_table_the_statement_and_the_picture_and_needs_nothing_else(fitted: Path) -> None:
+    page = (fitted / "report.html").read_text()
+    assert (fitted / "statement.txt").read_text() in unescape(page)
+    assert all(f"<td>{row['name']}</td>" in page for row in result_of(fitted)["summary"])
+    image = re.search(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
+    assert image is not None
+    assert base64.b64decode(image[1]) == (fitted / "forest.png").read_bytes()
+    assert not re.search(r"<script|https?://|<link", page)
+
+
+def test_the_posterior_is_what_python_finds_with_the_same_seed(fitted: Path, data: Path) -> None:
+    facts = Facts.given(None, ["bmi=10:60"], ["region=north,south,NA"], "no,yes")
+    frame = read_frame(data, facts.listed("ill"))
+    table = Table.of_frame(frame, "ill", "logistic", columns=FEATURES.split(","), facts=facts)
+    expected = tacit.fit("logistic", table, 2.0, 1e-5, steps=4, insecure_seed=1)
+    found = Posterior.load(fitted / "posterior.json")
+    np.testing.assert_array_equal(found.coefficients.mean, expected.coefficients.mean)
+    assert found.details["schema"] == table.schema
+    assert found.classes == ("no", "yes")
+
+
+def test_parquet_and_a_schema_file_give_the_same_result_as_csv_and_options(
+    run: Run, fitted: Path, tmp_path: Path
+) -> None:
+    path, schema = tmp_path / "visits.parquet", tmp_path / "schema.toml"
+    records().to_parquet(path)
+    schema.write_text(
+        'classes = ["no", "yes"]\n[bounds]\nbmi = [10, 60]\n[categories]\nregion = ["north", "south", "NA"]\n'
+    )
+    options = ("--target", "ill", "--columns", FEATURES, "--schema", schema, *BUDGET, "--out", tmp_path / "out")
+    code, out, err = run("fit", path, *options, "--json")
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    assert json.loads(out) == result_of(tmp_path / "out") == result_of(fitted)
+    assert (tmp_path / "out" / "posterior.json").read_bytes() == (fitted / "posterior.json").read_bytes()
+
+
+def test_fit_prints_coefficients_the_guarantee_and_where_the_files_are(run: Run, data: Path, tmp_path: Path) -> None:
+    code, out, err = run("fit", data, *LABELS, *PUBLIC, *BUDGET, "--out", tmp_path, "--level", 0.5)
+    assert (code, err) == (0, "")
+    assert f"A logistic regression of ill on {RECORDS} records" in out
+    assert all(name in out for name in ("intercept", "age", "region=NA", "50 %"))
+    words = " ".join(out.split())
+    assert "-differentially private for each record." in words
+    assert "Randomness: SEEDED" in words
+    assert "forest.png, report.html" in words
+    assert max(map(len, out.splitlines())) <= 80
+    wide = Posterior.load(tmp_path / "posterior.json").summary(0.95)
+    for row, whole in zip(result_of(tmp_path)["summary"], wide, strict=True):
+        assert whole["low"] < row["low"] < row["high"] < whole["high"]
+
+
+def test_persons_are_the_unit_and_the_number_of_records_is_not_told(run: Run, data: Path, tmp_path: Path) -> None:
+    options = ("--unit", "patient", "--most-records", 2, *LABELS, *PUBLIC[2:], *BUDGET, "--out", tmp_path)
+    chosen = "age,bmi,smoker,region"
+    code, out, err = run("fit", data, *options, "--columns", chosen, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["persons"] == RECORDS // 2
+    assert "records" not in found
+    text = (tmp_path / "statement.txt").read_text()
+    assert "differentially private for each person" in text
+    assert "At most 2 records of one person are used" in text
+    assert not any("patient" in row["name"] for row in found["summary"])
+
+
+def test_without_privacy_the_result_says_so_and_is_json(run: Run, data: Path, tmp_path: Path) -> None:
+    options = (*LABELS, *PUBLIC, "--epsilon", "inf", "--delta", 1e-5, "--steps", 4, "--out", tmp_path)
+    code, out, _ = run("fit", data, *options, "--json")
+    assert code == 0
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    for text in (out, *(path.read_text() for path in tmp_path.glob("*.json"))):
+        json.loads(text, parse_constant=refuse)
+    assert json.loads(out)["epsilon"] is None
+    assert "NOT differentially private" in (tmp_path / "statement.txt").read_text()
+
+
+def test_without_matplotlib_all_but_the_picture_is_written(
+    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = run("fit", data, *LABELS, *PUBLIC, *BUDGET, "--out", tmp_path, "--json")
+    assert (code, err) == (0, "")
+    files = [name for name in FILES if name != "forest.png"]
+    assert json.loads(out)["files"] == files
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+    assert "<img" not in (tmp_path / "report.html").read_text()
+
+
+def test_names_are_text_and_never_markup(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    odd = {"age": "[red]<b>&", "bmi": "$x_1$ bmi", "ill": "<i>ill</i>"}
+    records().rename(columns=odd).to_csv(path, index=False)
+    options = ("--target", odd["ill"], "--classes", "no,yes", *PUBLIC[2:4], "--bounds", f"{odd['bmi']}=10:60")
+    columns = f"{odd['age']},{odd['bmi']},smoker,region"
+    code, out, err = run("fit", path, *options, "--columns", columns, *BUDGET, "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert odd["age"] in out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<td>[red]&lt;b&gt;&amp;</td>" in page
+    assert "<i>" not in page
+
+
+# --- Predictions -------------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_those_of_the_posterior_and_the_target_is_not_read(
+    run: Run, fitted: Path, tmp_path: Path
+) -> None:
+    new = records().assign(ill="unheard of")[["ill", "region", "smoker", "age", "bmi"]].iloc[:20]
+    new.to_csv(tmp_path / "new.csv", index=False)
+    out = tmp_path / "predictions.csv"
+    code, text, err = run("predict", fitted, tmp_path / "new.csv", "--out", out, "--level", 0.8, "--json")
+    assert (code, err) == (0, "")
+    columns = ["probability", "low", "high", "predicted"]
+    assert json.loads(text) == {"records": 20, "columns": columns, "out": str(out)}
+    posterior = Posterior.load(fitted / "posterior.json")
+    features = encode(new, posterior.details["schema"])
+    found = pd.read_csv(out)
+    assert list(found) == columns
+    expected = posterior.predict(features)
+    low, high = posterior.predict_interval(features, 0.8)
+    np.testing.assert_allclose(found["probability"], expected, rtol=1e-12)
+    np.testing.assert_allclose(found["low"], low, rtol=1e-12)
+    np.testing.assert_allclose(found["high"], high, rtol=1e-12)
+    assert found["predicted"].tolist() == np.where(expected >= 0.5, "yes", "no").tolist()
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "columns"),
+    [
+        ("linear", "pressure", ["mean", "low", "high"]),
+        ("poisson", "visits", ["mean", "low", "high"]),
+        ("softmax", "stage", ["probability_early", "probability_mid", "probability_late", "predicted"]),
+    ],
+)
+def test_every_kind_of_model_is_fitted_and_predicts(
+    run: Run, data: Path, tmp_path: Path, model: str, target: str, columns: list[str]
+) -> None:
+    classes = ("--classes", "early,mid,late") if model == "softmax" else ()
+    done("fit", data, "--model", model, "--target", target, *classes, *PUBLIC, *BUDGET, "--out", tmp_path)
+    assert (tmp_path / "forest.png").exists()
+    out = tmp_path / "predictions.csv"
+    assert run("predict", tmp_path, data, "--out", out)[0] == 0
+    found = pd.read_csv(out)
+    assert list(found) == columns
+    assert len(found) == RECORDS
+    assert ("leave out the privacy noise" in (tmp_path / "report.html").read_text()) == (model == "softmax")
+    if model == "softmax":
+        np.testing.assert_allclose(found[columns[:-1]].sum(axis=1), 1)
+        assert set(found["predicted"]) <= {"early", "mid", "late"}
+    else:
+        assert np.all(found["low"] < found["high"])
+
+
+def test_prediction_needs_the_columns_of_the_fit(run: Run, fitted: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    cases = (
+        (records().drop(columns="age"), "the file has no column 'age'"),
+        (records().assign(region=SECRET), "column 'region' has values outside its categories north, south, NA"),
+        (records().assign(age=SECRET), "column 'age' held numbers in the fit"),
+        (records().assign(age=np.nan), "column 'age' holds missing values"),
+    )
+    for frame, words in cases:
+        frame.to_csv(path, index=False)
+        assert_refused(run("predict", fitted, path, "--out", out), words)
+        assert not out.exists()
+
+
+def test_prediction_refuses_what_is_not_there(run: Run, fitted: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    assert_refused(run("predict", tmp_path, data, "--out", out), "posterior.json", "tacit fit")
+    assert_refused(run("predict", fitted / "result.json", data, "--out", out), "is not a saved posterior")
+    assert_refused(run("predict", fitted, tmp_path / "no.csv", "--out", out), "No such file")
+    assert_refused(run("predict", fitted, data, "--out", out, "--level", 1), "level=1.0")
+    assert_refused(run("predict", fitted, data, "--out", tmp_path / "no" / "out.csv"), "out=")
+
+
+# --- Refusals ----------------------------------------------------------------------------------------------------
+
+
+def assert_refused(outcome: tuple[int, str, str], *named: str) -> None:
+    """Exit code 2, nothing on standard output, and one sentence with all the words and no value of a record."""
+    code, out, err = outcome
+    assert (code, out) == (2, "")
+    assert err.startswith("tacit: ")
+    assert err.count("\n") == 1
+    assert not re.search(r"[.!?]\s\S", err), f"more than one sentence: {err}"
+    assert SECRET not in err
+    for word in named:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--model", "forest"), "model='forest'; expected one of linear, logistic"),
+        (("--epsilon", "0"), "epsilon=0.0; expected a number above 0"),
+        (("--epsilon", "-1"), "epsilon=-1.0"),
+        (("--epsilon", "nan"), "epsilon=nan"),
+        (("--delta", "0"), "delta=0.0; expected a number above 0 and below 1"),
+        (("--delta", "1"), "delta=1.0"),
+        (("--adjacency", "near"), "adjacency='near'; expected 'add-remove' or 'replace-one'"),
+        (("--scaling", "best"), "scaling='best'; expected 'moments' or 'bounds'"),
+        (("--scaling", "bounds"), "give bounds"),
+        (("--unit", "patient"), "unit='patient' with no --most-records"),
+        (("--unit", "patient", "--most-records", "0"), "most_records=0"),
+        (("--most-records", "2"), "without --unit"),
+        (("--unit", "person", "--most-records", "2"), "unit='person' is not a column"),
+        (("--steps", "0"), "steps=0; expected"),
+        (("--clip", "-1"), "clip=-1.0; expected"),
+        (("--prior-deviation", "0"), "prior_deviation=0.0; expected"),
+        (("--prior-deviation", "1e30"), "finite"),
+        (("--level", "95"), "level=95.0; expected"),
+        (("--insecure-seed", "-1"), "insecure_seed=-1"),
+        (("--target", "sick"), "target='sick' is not a column; expected one of patient, age, bmi"),
+        (("--columns", "age,height"), "columns name 'height'"),
+        (("--bounds", "age"), "column=low:high"),
+        (("--categories", "region"), "column=a,b"),
+        (("--classes", "yes"), "at least two"),
+        (("--classes", "no,maybe"), "labels outside the classes no, maybe"),
+        (("--schema", "no.toml"), "schema=no.toml: No such file"),
+        (("--model", "poisson"), "classes are for a target of labels"),
+    ],
+)
+def test_fit_refuses_options_by_name_and_remedy(
+    run: Run, data: Path, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    assert_refused(run("fit", data, *LABELS, *PUBLIC, *BUDGET, "--out", tmp_path / "out", *options), words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"age": SECRET}, "column 'age' holds text; give the public list of categories, as in --categories"),
+        ({"age": np.nan}, "column 'age' holds missing values; fill or drop them"),
+        ({"age": np.inf}, "column 'age' holds numbers that are not finite"),
+        ({"age": 3}, "column 'age' has one value in all records; leave it out with --columns"),
+        ({"region": SECRET}, "column 'region' has values outside its categories north, south, NA"),
+        ({"ill": "no"}, "target 'ill' has one class"),
+        ({"ill": SECRET}, "target 'ill' has labels outside the classes"),
+    ],
+)
+def test_fit_refuses_records_by_column_and_never_by_value(
+    run: Run, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "odd.csv"
+    records().assign(**changes).to_csv(path, index=False)
+    assert_refused(run("fit", path, *LABELS, *PUBLIC, *BUDGET, "--out", tmp_path / "out"), words)
+
+
+def test_fit_refuses_files_that_are_no_table(run: Run, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    for name, content, words in (
+        ("no.csv", None, "No such file or directory"),
+        ("empty.csv", "", "is empty"),
+        ("header.csv", "age,ill\n", "has no records"),
+        ("one.csv", "age,ill\n3,0\n", "has 1 record; expected at least 2"),
+        ("twice.csv", "age,ill,age\n3,0,1\n", "more than one column 'age'"),
+        ("data.xls", "x", ".csv or .parquet"),
+    ):
+        path = tmp_path / name
+        if content is not None:
+            path.write_text(content)
+        assert_refused(run("fit", path, "--target", "ill", *BUDGET, *out), words)
+
+
+def test_fit_refuses_a_folder_that_cannot_be_made_before_it_reads(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    for out in (tmp_path / "taken", tmp_path / "taken" / "below"):
+        assert_refused(run("fit", "no.csv", *LABELS, *BUDGET, "--out", out), f"out={out}", "can be written to")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, tacit.cli\ntry:\n    tacit.cli.main(['fit', '--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'jax', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--most-records" in done.stdout
+
+
+# --- The forest plot ---------------------------------------------------------------------------------------------
+
+
+def made_up(count: int, link: str = "logistic", classes: tuple[str, ...] = ("a", "b")) -> Any:
+    """Stands in for a posterior: an intercept and `count` coefficients for each class but the first."""
+    free = classes[1:] if link == "softmax" else classes[:1]
+    names = [f"{label}: {name}" for label in free for name in ("intercept", *(f"x{j}" for j in range(count)))]
+    rows = [
+        {"name": name, "mean": float(j), "deviation": 1.0, "low": j - 2.0, "high": j + 2.0}
+        for j, name in enumerate(names)
+    ]
+    plan, details = {"numbers": [0]}, {"scale": [10.0]}
+    return SimpleNamespace(summary=lambda level: rows, link=link, classes=classes, plan=plan, details=details)
+
+
+def test_effects_leave_out_intercepts_and_scale_numbers() -> None:
+    found = forest.effects(made_up(2, "softmax", ("a", "b", "c")))
+    assert [row.name for row in found] == ["b: x0", "b: x1", "c: x0", "c: x1"]
+    assert [row.per for row in found] == [10, 1, 10, 1]
+    assert [row.mean for row in found] == [10, 2, 40, 5]
+    assert [row.is_clear for row in found] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("count", [1, 100, 1000])
+def test_a_forest_grows_with_its_coefficients_up_to_a_limit(tmp_path: Path, count: int) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "forest.png"
+    assert forest.draw(made_up(count), path)
+    width, height = (int.from_bytes(path.read_bytes()[at : at + 4]) for at in (16, 20))
+    drawn = min(count, forest.MOST_ROWS)
+    assert height == pytest.approx(150 * (1.3 + 0.19 * drawn), abs=2)
+    assert 600 < width < 1500
