@@ -27,12 +27,13 @@ lint: $(READY)
 	$(BIN)/pyright
 
 bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks
 
 # Upgrade every locked version at once: a fresh environment, then its exact contents.
 constraints:
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[report,dev]'
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[report,dev,bench]'
 	$(VENV)-lock/bin/python -m pip freeze --exclude tacit --exclude pip > constraints.txt
 	rm -rf $(VENV)-lock
 

@@ -353,9 +353,7 @@ def test_fit_refuses_options_by_name_and_remedy(
         ({"age": SECRET}, "column 'age' holds text; give the public list of categories, as in --categories"),
         ({"age": np.nan}, "column 'age' holds missing values; fill or drop them"),
         ({"age": np.inf}, "column 'age' holds numbers that are not finite"),
-        ({"age": 3}, "column 'age' has one value in all records; leave it out with --columns"),
         ({"region": SECRET}, "column 'region' has values outside its categories north, south, NA"),
-        ({"ill": "no"}, "target 'ill' has one class"),
         ({"ill": SECRET}, "target 'ill' has labels outside the classes"),
     ],
 )
@@ -365,6 +363,16 @@ def test_fit_refuses_records_by_column_and_never_by_value(
     path = tmp_path / "odd.csv"
     records().assign(**changes).to_csv(path, index=False)
     assert_refused(run("fit", path, *LABELS, *PUBLIC, *BUDGET, "--out", tmp_path / "out"), words)
+
+
+def test_a_constant_column_is_told_to_the_holder_and_to_nobody_else(run: Run, tmp_path: Path) -> None:
+    """Whether there are results must not depend on one record that differs."""
+    path, out = tmp_path / "constant.csv", tmp_path / "out"
+    records().assign(age=3).to_csv(path, index=False)
+    code, output, error = run("fit", path, *LABELS, *PUBLIC, *BUDGET, "--out", out)
+    assert code == 0
+    assert "column 'age' has one value in all records" in error
+    assert "one value" not in output + "".join(p.read_text() for p in out.iterdir() if p.suffix != ".png")
 
 
 def test_fit_refuses_files_that_are_no_table(run: Run, tmp_path: Path) -> None:

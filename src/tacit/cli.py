@@ -206,6 +206,8 @@ def fit(
         frame = read_frame(data, facts.listed(target) | ({} if unit is None else {unit: ()}))
         chosen = None if columns is None else split_list(columns)
         table = Table.of_frame(frame, target, model, unit=unit, columns=chosen, facts=facts)
+        for remark in table.remarks:
+            typer.echo(f"tacit: for your eyes only: {remark}", err=True)
         progress("Planning, compiling and running: some seconds")
         posterior = fit_table(
             model,
@@ -252,7 +254,10 @@ def predict(
     level: Level = 0.95,
     as_json: AsJson = False,
 ) -> None:
-    """Predictions for new records by a saved posterior, with intervals of what the model expects. Costs no privacy."""
+    """Predictions for new records by a saved posterior, with intervals of what the model expects.
+
+    It costs the records of the fit nothing; what is written is as private as the new records.
+    """
     import numpy as np
 
     from tacit.data.tables import encode, read_frame

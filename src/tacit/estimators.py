@@ -104,7 +104,8 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
     bounds : public limits of the features, (low, high), each a number or one for each column, or a dict of such pairs
         by column name, where a column may be left out. Where there are none, part of the budget finds ranges.
     indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
-    classes : the public list of labels. None reads them off y, and the statement says that they are taken as public.
+    classes : the public list of labels. None reads them off y, which reveals a label that a single record has; the
+        statement then says so. Give them for private records.
     prior_deviation : of the coefficients of standardised features.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
@@ -175,7 +176,9 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
             raise ValueError("y has labels that are not among classes; expected only those of the public list")
         codes, labels = np.searchsorted(self.classes_, y), self.classes_.tolist()
         link = "logistic" if len(labels) == 2 else "softmax"
-        self._fit(link, X, codes, indicators, classes=labels, groups=groups, most_records=most_records)
+        read = ("The classes were READ FROM THE RECORDS: one that a single record has is revealed. Give classes=.",)
+        notes = read if self.classes is None else ()
+        self._fit(link, X, codes, indicators, classes=labels, groups=groups, most_records=most_records, notes=notes)
         rows = self.posterior_.coefficients.mean.reshape(len(labels) - 1, -1)
         if len(labels) > 2:
             rows = np.concatenate([np.zeros_like(rows[:1]), rows])

@@ -97,6 +97,7 @@ class Plan:
     learning_rate: float = LEARNING_RATE
     optimiser: Any = None
     is_table: bool = False
+    most_records: int = 1
     numbers: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
     scaling: Literal["moments", "bounds"] = "moments"
@@ -118,7 +119,7 @@ class Plan:
         found = {
             "ranges": int(is_paid and bool(self.unknown)),
             "moments": int(is_paid),
-            "residual": int(self.is_table and self.link == "linear"),
+            "residual": int(self.is_table and self.link == "linear" and self.method == "natural"),
             "curvature": len(self.steps) if self.method == "natural" else 0,
             "gradients": sum(self.steps),
         }
@@ -132,9 +133,9 @@ class Plan:
     def mechanisms(self) -> dict[str, Mechanism]:
         """How each kind of release is made."""
         clips = {
-            "ranges": histogram_clip(len(self.unknown)),
-            "moments": moments_clip(self.columns),
-            "residual": MOST_RESIDUAL,
+            "ranges": histogram_clip(len(self.unknown), self.most_records),
+            "moments": moments_clip(self.columns, self.most_records),
+            "residual": self.most_records * math.hypot(MOST_RESIDUAL, 1),
             "curvature": self.curvature_clip,
             "gradients": self.clip,
         }
@@ -152,9 +153,9 @@ class Plan:
         """What the plan costs; the receipt of the run is the same but for the number of coordinates."""
         sizes = {
             "ranges": BINS * len(self.unknown),
-            "moments": 2 * self.columns,
-            "residual": 1,
-            "curvature": parameters * (parameters + 1) // 2,
+            "moments": 2 * self.columns + 1,
+            "residual": 2,
+            "curvature": parameters**2,
             "gradients": 2 * parameters,
         }
         made, counts = self.mechanisms(), self.counts()
@@ -209,7 +210,7 @@ def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: 
         found = release_range(range_key, numbers.map(lambda x: x[places]).through(mechanisms["ranges"]))
         release = found.map(lambda r: Range(bounds.low.at[places].set(r.low), bounds.high.at[places].set(r.high)))
     if plan.link == "poisson":  # a count is at least 0
-        release = release.map(lambda r: Range(r.low.at[-1].set(0), jnp.maximum(r.high, r.low + 1)))
+        release = release.map(lambda r: Range(r.low.at[-1].set(0), r.high.at[-1].max(1)))
     if "moments" in mechanisms:
         through = numbers.through(mechanisms["moments"])
         scalings = release.then(lambda found: release_scaling(moments_key, through, found))
@@ -303,14 +304,15 @@ def _solve(
 
 
 def _residual_scale(key: Array, access: Access, mean: Array) -> Released[Array]:
-    """The deviation of y - x·m, from a noised sum of squares; y is standardised, so it is at most about 1."""
+    """The deviation of y - x·m, from a noised sum of squares and a count; y is standardised, so it is at most 1."""
 
     def squares(records: Tree) -> Dense:
         x, y = records
-        return Dense(((y - x @ mean) ** 2)[:, None])
+        residuals = jnp.minimum((y - x @ mean) ** 2, MOST_RESIDUAL)
+        return Dense(jnp.stack([residuals, jnp.ones_like(residuals)], axis=1))
 
     def root(total: Array) -> Array:
-        return jnp.sqrt(jnp.clip(total[0] / access.slots, LEAST_RESIDUAL, 1))
+        return jnp.sqrt(jnp.clip(total[0] / jnp.maximum(total[1], 1), LEAST_RESIDUAL, 1))
 
     return access.sum(key, squares).map(root)
 
@@ -341,6 +343,7 @@ def fit(
     start: Any = None,
     adjacency: Adjacency = "add-remove",
     insecure_seed: int | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Posterior:
     """A private posterior. ε and δ are all that must be given.
 
@@ -355,7 +358,7 @@ def fit(
 
     `groups` (an id for each record) makes all records of one id the unit of privacy, of which the first `most_records`
     are used. The prior is N(0, prior_deviation²) on the coefficients of standardised features. The number of records is
-    taken as public. The answer is in the units of the data.
+    taken as public. `notes` are added to the statement. The answer is in the units of the data.
 
     >>> import numpy as np
     >>> x = np.linspace(-1, 1, 400)[:, None]
@@ -401,9 +404,15 @@ def fit(
     release = run(plan, key, access, model, start, limits)
     if release.event != promised:
         raise RuntimeError("the receipt is not the price: this is a bug in tacit; do not use the result")
-    notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()))
+    notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()), *notes)
     statement = Statement.of(release.event, delta, seeded=release.seeded, adjacency=adjacency, notes=notes)
-    return _posterior(plan, table, release.value, statement)
+    posterior = _posterior(plan, table, release.value, statement)
+    if not all(np.all(np.isfinite(part)) for b in posterior.blocks.values() for part in (b.mean, b.covariance)):
+        raise ValueError(
+            f"the posterior is not finite, and ε = {posterior.epsilon:.3g} was spent on it; "
+            "give a prior_deviation, a clip and a learning_rate of ordinary size"
+        )
+    return posterior
 
 
 def _records(
@@ -450,22 +459,27 @@ def _plan(
             raise ValueError(
                 "scaling='bounds' needs public bounds of every number (and of a numeric target); give bounds"
             )
-    common: dict[str, Any] = {"is_table": is_table, "numbers": numbers, "unknown": unknown, "scaling": scaling}
+    most_records = access.present.shape[1]
+    common: dict[str, Any] = {"is_table": is_table, "most_records": most_records, "scaling": scaling}
+    common |= {"numbers": numbers, "unknown": unknown}
     columns = len(table.names) + 1 if table is not None else _width(model, access)
     is_natural = link not in ("", "softmax") and columns <= MOST_COLUMNS
     typical = 1 + len(table.numbers) + table.categories if table is not None else max(1, columns)
-    per_unit = math.sqrt(access.present.shape[1])  # a unit's records add up
+    per_unit = math.sqrt(most_records)  # a unit's records add up
     if is_natural and optimiser is None and given["learning_rate"] is None:
         stages = (STAGES if is_private else EXACT_STAGES) if steps is None else _halves(steps)
         clips = math.sqrt(typical) * per_unit if clip is None else clip, typical * per_unit
-        return Plan("natural", link, stages, *clips, sampling_rate=rate or 1.0, learning_rate=0.0, **common)
+        return Plan(
+            "natural", link, stages, *clips, sampling_rate=1.0 if rate is None else rate, learning_rate=0.0, **common
+        )
     if clip is None:
         clip = math.sqrt(typical) * LINKS[link].least if link else CLIP
         clip *= per_unit
-    rate = rate or min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
-    learning_rate = given["learning_rate"] or LEARNING_RATE
+    if rate is None:
+        rate = min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
+    learning_rate = LEARNING_RATE if given["learning_rate"] is None else given["learning_rate"]
     settings = {"sampling_rate": rate, "learning_rate": learning_rate, "optimiser": optimiser}
-    return Plan("vi", link, (steps or STEPS,), clip, **settings, **common)
+    return Plan("vi", link, (STEPS if steps is None else steps,), clip, **settings, **common)
 
 
 def _width(model: Any, access: Access) -> int:
@@ -475,8 +489,8 @@ def _width(model: Any, access: Access) -> int:
 def _with_clip(plan: Plan, slots: int, columns: int) -> Plan:
     """The clip at which noise on the gradients matches what they vary by anyway, within the link's limits.
 
-    Where d features share N records, a gradient varies by about TYPICAL_SLOPE √(N / d) in each coordinate; its noise has
-    deviation σ·clip when all steps are taken together.
+    Where d features share N records, a gradient varies by about TYPICAL_SLOPE √(N / d) in each coordinate; its noise
+    has deviation σ·clip when all steps are taken together.
     """
     link = LINKS[plan.link]
     if plan.noise_multiplier == 0:
@@ -494,7 +508,10 @@ def _halves(steps: int) -> tuple[int, int]:
 
 def _check_target(link: str, table: Table) -> None:
     """Refuse targets that the model cannot have; the message names no record."""
-    y = np.asarray(table.target, float)
+    try:
+        y = np.asarray(table.target, float)
+    except (TypeError, ValueError):
+        raise ValueError("the target holds something that is not a number; recode it") from None
     if not np.all(np.isfinite(y)):
         raise ValueError("the target has values that are missing or not finite; remove those records")
     if link in ("logistic", "probit") and not np.all((y == 0) | (y == 1)):
@@ -539,7 +556,7 @@ def _limits(plan: Plan, table: Table | None) -> Range | None:
 
 def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | None) -> tuple[str, ...]:
     """What the guarantee takes for granted, and where scales come from."""
-    found = [f"The number of {access.unit}s, {access.slots}, is treated as public."]
+    found = [f"The number of {access.unit}s, {access.slots}, is treated as public: a removed one leaves its place."]
     if most_records is not None:
         found.append(f"At most {most_records} records of one {access.unit} are used, the first ones.")
     if plan.is_table and plan.columns:
@@ -602,7 +619,8 @@ def _posterior(plan: Plan, table: Table | None, outcome: Outcome, statement: Sta
     if plan.link == "linear":
         back *= scale[-1]
         shift[0] = location[-1]
-        noise_scale = float(np.asarray(outcome.noise_scale)) * float(scale[-1])
+        known = 1.0 if outcome.noise_scale is None else float(np.asarray(outcome.noise_scale))
+        noise_scale = known * float(scale[-1])
     names: tuple[str, ...] = ("intercept", *table.names)
     if plan.link == "softmax":
         assert table.classes is not None

@@ -83,36 +83,40 @@ def release_range(key: Array, access: Access) -> Released[Range]:
     return access.sum(key, histogram).map(find)
 
 
-def histogram_clip(columns: int) -> float:
-    """The norm of one record's part in `release_range`'s histogram."""
-    return math.sqrt(columns)
+def histogram_clip(columns: int, most_records: int = 1) -> float:
+    """The largest norm of one unit's part in `release_range`'s histogram: nothing is clipped."""
+    return most_records * math.sqrt(columns)
 
 
 def release_scaling(key: Array, access: Access, found: Range) -> Released[Scaling]:
     """Location and scale of each column of records x (columns,), from a noised sum of u and u², u = x on [-1, 1].
 
-    The number of places is public, and the sums are divided by it. A variance that noise could have made is raised to
-    the noise's deviation, so that no column is blown up by it.
+    The sums are divided by the number of records: that of the places, which is public, or, where a unit may have
+    several records, a released one. A variance that noise could have made is raised to the noise's deviation, so that
+    no column is blown up by it.
     """
 
     def moments(records: Array) -> Dense:
         u = found.to_unit(records)
-        return Dense({"first": u, "second": u**2 - 0.5})
+        sums = {"first": u, "second": u**2 - 0.5}
+        return Dense(sums if most_records == 1 else sums | {"count": jnp.ones_like(u[:, :1])})
 
     def scale(sums: dict[str, Array]) -> Scaling:
-        first = jnp.clip(sums["first"] / access.slots, -1, 1)
-        second = sums["second"] / access.slots + 0.5
-        least = max(_deviation(access.mechanism) / access.slots, LEAST_VARIANCE)
-        variance = jnp.clip(second - first**2, least, 1)
+        count = jnp.maximum(sums["count"], 1) if "count" in sums else jnp.full(1, access.slots, found.low.dtype)
+        first = jnp.clip(sums["first"] / count, -1, 1)
+        second = sums["second"] / count + 0.5
+        least = jnp.maximum(_deviation(access.mechanism) / count, LEAST_VARIANCE)
+        variance = jnp.clip(second - first**2, jnp.minimum(least, 1), 1)
         middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
         return Scaling(found, middle + half * first, half * jnp.sqrt(variance))
 
+    most_records = access.present.shape[1]
     return access.sum(key, moments).map(scale)
 
 
-def moments_clip(columns: int) -> float:
-    """The largest norm of one record's (u, u² - ½) with |u| ≤ 1: nothing is clipped."""
-    return math.sqrt(1.25 * columns)
+def moments_clip(columns: int, most_records: int = 1) -> float:
+    """The largest norm of one unit's sum of (u, u² - ½) with |u| ≤ 1, and of its count: nothing is clipped."""
+    return math.sqrt(1.25 * columns) if most_records == 1 else most_records * math.sqrt(1.25 * columns + 1)
 
 
 def _deviation(mechanism: SubsampledGaussian | Exact) -> float:

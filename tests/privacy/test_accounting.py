@@ -486,5 +486,5 @@ def test_nothing_costs_nothing():
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 9.9973, 10.0, 50.0])
 def test_calibration_finds_noise_where_a_power_of_two_almost_does(epsilon):
     """At ε = 10, δ = 1e-5 a multiplier of ½ reaches 9.9973: within the tolerance of the target, and below it."""
-    found = accounting.calibrate(epsilon, 1e-5, plan=lambda noise: Gaussian(noise))
+    found = acc.calibrate(epsilon, 1e-5, plan=Gaussian)
     assert 0.998 * epsilon <= found.epsilon <= epsilon

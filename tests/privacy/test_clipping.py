@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tacit.privacy.clipping import Dense, Linear, clip_to, clip_weights, per_record, rounding_margin
+from tacit.privacy.clipping import Dense, Linear, Outer, clip_to, clip_weights, per_record, rounding_margin
 
 any_float = st.floats(width=32, allow_nan=True, allow_infinity=True)
 vectors = hnp.arrays(np.float32, (3, 5), elements=any_float)
@@ -123,3 +123,32 @@ def test_per_record_maps_one_record_at_a_time():
     batch = per_record(lambda r: {"g": r[0] * r[1]})((jnp.ones((4, 2)), jnp.arange(4.0)))
     assert np.asarray(batch.weighted_sum(jnp.ones(4))["g"]) == pytest.approx([6.0, 6.0])
     assert jax.tree.leaves(batch.tree)[0].shape == (4, 2)
+
+
+@pytest.mark.parametrize("bound", [1e-8, 1e-3, 1.0, 100.0])
+@pytest.mark.parametrize("size", [1e-19, 1e-10, 1.0, 1e10, 9e18])
+def test_outer_products_stay_within_the_clip(bound, size):
+    """‖a x xᵀ‖ = |a|‖x‖²; a weight that underflows beside a huge x counts as 0."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(5, 3)) * size, jnp.float32)
+    a = jnp.asarray(rng.normal(size=5), jnp.float32)
+    for i in range(5):
+        batch = Outer(a[i : i + 1], x[i : i + 1])
+        clipped = np.asarray(batch.weighted_sum(clip_weights(batch.norms(), bound)), np.float64)
+        assert np.linalg.norm(clipped) <= bound * (1 + rounding_margin(9, jnp.float32))
+
+
+def test_outer_products_add_up_as_dense_ones_do():
+    rng = np.random.default_rng(1)
+    x, a = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((7, 3), (7,)))
+    outer, dense = Outer(a, x), Dense(a[:, None, None] * x[:, :, None] * x[:, None, :])
+    assert np.asarray(outer.norms()) == pytest.approx(np.asarray(dense.norms()), rel=1e-5)
+    weights = clip_weights(outer.norms(), 0.7)
+    for ours, theirs in zip(outer.rounded_sum(weights, 1e-3, 8), dense.rounded_sum(weights, 1e-3, 8), strict=True):
+        assert np.abs(np.asarray(ours, np.int64) - np.asarray(theirs, np.int64)).max() <= 256
+    present = jnp.asarray([[True], [False], [True], [True], [True], [True], [True]])
+    kept = outer.group(present).weighted_sum(jnp.ones(7))
+    assert np.asarray(kept) == pytest.approx(np.asarray(dense.group(present).weighted_sum(jnp.ones(7))), abs=1e-4)
+    pairs = jnp.asarray([[True, False], [True, True], [False, True]])
+    both = Outer(a[:6], x[:6]).group(pairs).norms()
+    assert np.asarray(both) == pytest.approx(np.asarray(Dense(dense.tree[:6]).group(pairs).norms()), rel=1e-5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tacit
-from tacit.privacy.clipping import Dense, Linear, per_record
+from tacit.privacy.clipping import Dense, Linear, Outer, per_record
 from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.noise import SCALE, Lattice, lattice_gaussian
@@ -26,6 +26,10 @@ def dense(records):
     return per_record(lambda r: r[1] * r[0])(records)
 
 
+def outer(records):
+    return Outer(records[1], records[0])
+
+
 def records(n: int = 8, seed: int = 0):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, DIMENSION)).astype(np.float32), rng.normal(size=n).astype(np.float32)
@@ -39,7 +43,7 @@ _sum = jax.jit(lambda key, access, contribution: access.sum(key, contribution), 
 # --- Sensitivity -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("contribution", [linear, dense])
+@pytest.mark.parametrize("contribution", [linear, dense, outer])
 @pytest.mark.parametrize("mechanism", MECHANISMS[:2])
 @settings(max_examples=25)
 @given(

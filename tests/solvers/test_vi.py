@@ -14,7 +14,8 @@ from tacit.models.glm import LogisticRegression, PoissonRegression, ProbitRegres
 from tacit.privacy.clipping import per_record
 from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
 from tacit.privacy.released import price
-from tacit.solvers.vi import NODES, VI, _aligned_gradient, _linear_gradient, _Moments, _parameters
+from tacit.solvers.quadrature import NODES
+from tacit.solvers.vi import VI, _aligned_gradient, _linear_gradient, _Moments, _parameters
 
 DIMENSION, COUNT = 3, 200
 GLMS = [LogisticRegression, ProbitRegression, PoissonRegression]

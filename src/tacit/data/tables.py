@@ -11,7 +11,7 @@ import math
 import tomllib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Table:
     `numbers` are the columns that are measured; the others are indicators, 0 or 1. `low` and `high` are public bounds
     of each number and, last, of the target (NaN where there are none). `classes` are the labels that the target's
     0, 1, ... stand for. `notes` go into the statement, `schema` to whoever encodes further records in the same way.
+    `remarks` are for the holder of the data alone: they are facts about the records, and go into no result.
     """
 
     features: np.ndarray
@@ -44,6 +45,7 @@ class Table:
     groups: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     schema: dict[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -65,7 +67,13 @@ class Table:
         indicators: columns, by name or place, that are 0 or 1 and are not rescaled. bounds: public limits of the other
         columns: (low, high), each a number or one for each column, or a dict by name, where a column may be left out.
         """
-        x, y = np.asarray(features, np.float32), np.asarray(target)
+        try:
+            with np.errstate(
+                over="ignore"
+            ):  # beyond single precision is infinite: bounded by the range, or contributes 0
+                x, y = np.asarray(features).astype(np.float32), np.asarray(target)
+        except (TypeError, ValueError):
+            raise ValueError("features hold something that is not a number; encode it by public categories") from None
         if x.ndim != 2 or y.shape != x.shape[:1]:
             raise ValueError(f"features of shape {x.shape} and a target of shape {y.shape}; expected (n, p) and (n,)")
         named = tuple(map(str, names)) if names is not None else tuple(f"x{j + 1}" for j in range(x.shape[1]))
@@ -76,8 +84,12 @@ class Table:
         low, high = _bounds(bounds, named)
         ends = [np.array([end], float) for end in (target_bounds or (np.nan, np.nan))]
         low, high = (np.concatenate([e[list(numbers)], t]) for e, t in zip((low, high), ends, strict=True))
-        if np.any(~(low < high) & ~(np.isnan(low) & np.isnan(high))):
-            raise ValueError("a lower bound is not below its upper bound; expected finite pairs (low, high)")
+        with np.errstate(over="ignore"):
+            is_range = (low.astype(np.float32) < high.astype(np.float32)) & np.isfinite(high - low)
+        if np.any(~is_range & ~(np.isnan(low) & np.isnan(high))):
+            raise ValueError(
+                "a lower bound is not below its upper bound in single precision; expected finite pairs (low, high)"
+            )
         groups = None if groups is None else np.asarray(groups)
         return cls(x, y, named, numbers, low, high, _maybe_tuple(classes), groups, notes, schema or {})
 
@@ -128,10 +140,9 @@ class Table:
         kinds = _kinds(frame, names, facts)
         y, classes = _target(frame[target], target, model, facts.classes)
         features, encoded, indicators = _encode(frame, kinds, "give them with --categories, or recode them")
-        _refuse_constant(frame, names)
         bounds = {kind["name"]: tuple(kind["bounds"]) for kind in kinds if kind.get("bounds")}
         schema = {"columns": kinds, "target": target, "classes": None if classes is None else list(classes)}
-        return cls.of(
+        table = cls.of(
             features,
             y,
             names=encoded,
@@ -140,9 +151,13 @@ class Table:
             target_bounds=facts.bounds.get(target) if classes is None else None,
             classes=classes,
             groups=None if unit is None else frame[unit].factorize()[0],
-            notes=("The columns, their kinds and their categories are treated as public.",),
+            notes=(
+                "The columns, their kinds and their categories are treated as public, and so is that every record has "
+                "a finite value or a listed category in each.",
+            ),
             schema=schema,
         )
+        return replace(table, remarks=_remarks(frame, names, target))
 
     @property
     def categories(self) -> int:
@@ -509,8 +524,6 @@ def _target(
             raise ValueError(f"target {name!r} has numbers that are not finite; remove those records")
         if model == "poisson" and not np.all((y >= 0) & (y == np.round(y))):
             raise ValueError(f"target {name!r} has negative numbers or fractions; a poisson regression's is a count")
-        if np.all(y == y[0]):
-            raise ValueError(f"target {name!r} is the same in all records; there is nothing to learn")
         return y, None
     labels: tuple[Any, ...] | None = classes
     if labels is None:
@@ -530,8 +543,6 @@ def _target(
         y = _codes(column, labels)
         if np.any(y < 0):
             raise ValueError(f"target {name!r} has labels outside the classes {_list(labels)}; give all of them")
-    if np.all(y == y[0]):
-        raise ValueError(f"target {name!r} has one class in all records; expected at least two")
     return y.astype(np.float32), labels
 
 
@@ -541,11 +552,16 @@ def _refuse_missing(frame: Any, names: list[str]) -> None:
         raise ValueError(f"{_named(missing)} {_holds(missing)} missing values; fill or drop them before")
 
 
-def _refuse_constant(frame: Any, names: list[str]) -> None:
+def _remarks(frame: Any, names: list[str], target: str) -> tuple[str, ...]:
+    """What the holder should know, and no result may say: refusing here would tell of a single record that differs."""
+    found = []
     constant = [name for name in names if frame[name].nunique() < 2]
     if constant:
         it, has = ("it", "has") if len(constant) == 1 else ("them", "have")
-        raise ValueError(f"{_named(constant)} {has} one value in all records; leave {it} out with --columns")
+        found.append(f"{_named(constant)} {has} one value in all records, so nothing is learned of {it}.")
+    if frame[target].nunique() < 2:
+        found.append(f"target {target!r} has one value in all records, so there is little to learn.")
+    return tuple(found)
 
 
 def _holds(names: Sequence[str]) -> str:

@@ -70,14 +70,16 @@ def rounding_margin(dimension: int, dtype: Any) -> float:
     return (dimension / 2 + 8) * float(jnp.finfo(dtype).eps)
 
 
-def checked(batch: Any, records: int) -> "Dense | Linear":
+def checked(batch: Any, records: int) -> "Dense | Linear | Outer":
     """The batch in the working precision, for the bounds here are about that precision and about real numbers.
 
     Half precision overflows, integers wrap and complex squares cancel: each would slip through a norm.
     """
-    if not isinstance(batch, Dense | Linear):
-        raise ValueError(f"a contribution must return Dense or Linear, not {type(batch).__name__}; see per_record")
-    if isinstance(batch, Linear):
+    if not isinstance(batch, Dense | Linear | Outer):
+        raise ValueError(
+            f"a contribution must return Dense, Linear or Outer, not {type(batch).__name__}; see per_record"
+        )
+    if not isinstance(batch, Dense):
         for a, x in zip(jax.tree.leaves(batch.coefficients), jax.tree.leaves(batch.features), strict=True):
             if a.ndim != 1 or x.ndim != 2:
                 shapes = f"{a.shape} and {x.shape}"
@@ -192,6 +194,48 @@ class Linear:
             return Linear(coefficients, jax.tree.map(lambda x: jnp.where(present, x, 0), self.features))
         products = jax.tree.map(lambda a, x: a[:, None] * x, self.coefficients, self.features)
         return Dense(products).group(present)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["coefficients", "features"], meta_fields=[])
+@dataclass(frozen=True)
+class Outer:
+    """Contributions a_i·x_i·x_iᵀ, curvatures of a generalised linear model: norms are |a_i|·‖x_i‖².
+
+    `coefficients` (batch,) and `features` (batch, dimension); a sum is a (dimension, dimension) matrix. Noise on it is
+    not symmetric: the mean of a release and its transpose has 1/√2 of the noise off the diagonal.
+    """
+
+    coefficients: Array
+    features: Array
+
+    def _trusted(self) -> Array:
+        """Coefficients, 0 where ‖x_i‖² underflows, as for `Linear`."""
+        return jnp.where(_square_norms(self.features) < self.features.shape[1] * 2.0**-100, 0, self.coefficients)
+
+    def norms(self) -> Array:
+        return jnp.abs(self._trusted()) * _square_norms(self.features)
+
+    def _weighted(self, weights: Array) -> tuple[Array, Array]:
+        """(w_i a_i x_i, x_i). A w_i a_i that lost digits to underflow would pass the clip beside a huge x_i: it is 0."""
+        scale = weights.astype(self.features.dtype) * self._trusted()
+        silent = (weights == 0) | (jnp.abs(scale) < jnp.finfo(scale.dtype).tiny)
+        x = jnp.where(silent[:, None], 0, self.features)
+        return jnp.where(silent, 0, scale)[:, None] * x, x
+
+    def weighted_sum(self, weights: Array) -> Array:
+        first, x = self._weighted(weights)
+        return first.T @ x
+
+    def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Array, Array]:
+        first, x = self._weighted(weights)
+        return integer_sum(first[:, :, None] * x[:, None, :] / spacing, limb_bits)
+
+    def group(self, present: Array) -> "Contributions":
+        if present.shape[1] == 1:
+            kept = jnp.where(present[:, 0], self.coefficients, 0)
+            return Outer(kept, jnp.where(present, self.features, 0))
+        first = self.coefficients[:, None] * self.features
+        return Dense(first[:, :, None] * self.features[:, None, :]).group(present)
 
 
 def integer_sum(scaled: Array, limb_bits: int) -> tuple[Array, Array]:

@@ -33,7 +33,7 @@ from tacit.privacy.sampling import PoissonSampler, default_buffer
 Tree = Any
 MOST_LEVELS = 32  # a schedule is a public step function: heterogeneous accounting stays cheap
 LEAST_CLIP = 1e-12  # below it the square of a contribution underflows in single precision
-MOST_NUMBERS = 2**23  # that one part of a sum holds at once: 32 MiB, and a few times as much on the way
+MOST_NUMBERS = 2**19  # that one part of a sum holds at once: 2 MiB stay in a processor's cache
 
 
 def _levels(name: str, value: float | tuple[float, ...], count: int) -> tuple[float, ...]:
@@ -250,15 +250,16 @@ class Access:
     def map(self, function: Callable[[Tree], Tree]) -> "Access":
         """Access to `function(record)` in place of each record, such as a rescaled one.
 
-        The function sees one record at a time, so a record still moves nothing but its own contribution.
+        The function sees one record at a time, so a record still moves nothing but its own contribution. It must not
+        close over private data or have a batching rule of its own (`custom_vmap`): nothing can check this.
         """
         return replace(self, records=jax.vmap(jax.vmap(function))(self.records))
 
     def sum(self, key: Array, contribution: Callable[[Tree], Contributions]) -> Released[Tree]:
         """The sum of `contribution` over all units, estimated and priced.
 
-        `contribution` maps a batch of records to `Dense` or `Linear` contributions (see `clipping`); it must treat each
-        record alone. A key makes one release.
+        `contribution` maps a batch of records to `Dense`, `Linear` or `Outer` contributions (see `clipping`); it must
+        treat each record alone. A key makes one release.
         The sampled sum is scaled by the public 1 / sampling rate, so its mean is the clipped sum over all units; no
         batch size and no number of records enters. Without units the answer is noise alone.
         """

@@ -20,11 +20,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from tacit.families import FullGaussian
-from tacit.privacy.clipping import Dense, Linear
+from tacit.privacy.clipping import Linear, Outer
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import Level, Released, repeat
 from tacit.solvers.base import Target
@@ -84,7 +83,9 @@ class NaturalVI:
             averaged = max(1, round(self.average * count)) if stage + 1 == len(self.steps) else 1
 
             def climb(state: _State, keys: Array = keys[stage], stage: int = stage, averaged: int = averaged) -> Any:
-                curved = _curvature(keys[0], state, access.through(self.curvature), of_linear, bend_unit)
+                through = access.through(self.curvature)
+                spread = through if stage == 0 else _spread(through, state.step)
+                curved = _curvature(keys[0], state, spread, of_linear, bend_unit)
                 ready = curved.map(lambda found: self._prepare(found, state, cavity, bend_unit, is_first=stage == 0))
                 return ready.then(
                     lambda s: self._climb(
@@ -137,6 +138,7 @@ class NaturalVI:
         contraction = jnp.eye(state.mean.shape[0], dtype=state.mean.dtype) - state.step @ state.precision
         added = (_noise(access.mechanism) * unit) ** 2 * (state.step @ state.step)
         zeros = jnp.zeros_like(state.step)
+        spread = _spread(access, state.step)
 
         def step(key: Array, level: Level, climb: _Climb) -> Released[_Climb]:
             def update(gradient: Array) -> _Climb:
@@ -151,7 +153,7 @@ class NaturalVI:
                 cross = moved + is_averaged * error
                 return _Climb(climb.count + 1, mean, climb.total + is_averaged * mean, error, cross, total_error)
 
-            return _gradient(key, climb.mean, state.step, access.at(level), of_linear, unit).map(update)
+            return _gradient(key, climb.mean, spread.at(level), of_linear, unit).map(update)
 
         start = _Climb(jnp.int32(0), state.mean, jnp.zeros_like(state.mean), state.error, zeros, zeros)
         return repeat(key, steps, step, start).map(
@@ -211,41 +213,33 @@ def _noise(mechanism: SubsampledGaussian | Exact) -> float:
     return max(clip * multiplier / rate for clip, multiplier, rate in settings)
 
 
-def _moments(x: Array, mean: Array, covariance: Array | None) -> tuple[Array, Array]:
-    """Mean and variance of x_i·θ for each row. None stands for no spread.
+def _spread(access: Access, covariance: Array) -> Access:
+    """The records (x, y), each with the variance xᵀΣx of its linear predictor: the same for all steps of a stage."""
 
-    (A matrix of zeros would do, but XLA's CPU compiler, as of jaxlib 0.10.2, miscompiles a product with a constant
-    matrix inside a loop.)
-    """
-    if covariance is None:
-        return x @ mean, jnp.zeros(x.shape[0], x.dtype)
-    return x @ mean, jnp.maximum(0, jnp.sum((x @ covariance) * x, axis=1))  # rounding can take it below
+    def add(record: Tree) -> Tree:
+        x, y = record
+        return x, y, jnp.maximum(0, x @ covariance @ x)  # rounding can take it below
+
+    return access.map(add)
 
 
-def _gradient(
-    key: Array, mean: Array, covariance: Array, access: Access, of_linear: Any, unit: Array
-) -> Released[Array]:
+def _gradient(key: Array, mean: Array, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
+    """Σ E[f'(z_i)] x_i, from records with their spread."""
+
     def contribution(records: Tree) -> Linear:
-        x, y = records
-        slope, _ = over_linear(of_linear, *_moments(x, mean, covariance), y)
+        x, y, variance = records
+        slope, _ = over_linear(of_linear, x @ mean, variance, y)
         return Linear(slope / unit, x)
 
     return access.sum(key, contribution).map(lambda total: total * unit)
 
 
 def _curvature(key: Array, state: _State, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
-    """Σ E[-f''(z_i)] x_i x_iᵀ, by its upper triangle; off the diagonal √2 times, so that the norm is Frobenius's."""
-    dimension = state.mean.shape[0]
-    rows, columns = np.triu_indices(dimension)
-    weights = jnp.asarray(np.where(rows == columns, 1, math.sqrt(2)), state.mean.dtype)
+    """Σ E[-f''(z_i)] x_i x_iᵀ, from records with or without their spread; made symmetric, as the noise is not."""
 
-    def contribution(records: Tree) -> Dense:
-        x, y = records
-        _, bend = over_linear(of_linear, *_moments(x, state.mean, state.step), y)
-        return Dense((-bend / unit)[:, None] * (x[:, rows] * x[:, columns] * weights))
+    def contribution(records: Tree) -> Outer:
+        x, y, *variance = records
+        _, bend = over_linear(of_linear, x @ state.mean, variance[0] if variance else jnp.zeros_like(x[:, 0]), y)
+        return Outer(-bend / unit, x)
 
-    def unpack(triangle: Array) -> Array:
-        upper = jnp.zeros((dimension, dimension), triangle.dtype).at[rows, columns].set(triangle * unit / weights)
-        return upper + jnp.triu(upper, 1).T
-
-    return access.sum(key, contribution).map(unpack)
+    return access.sum(key, contribution).map(lambda total: (total + total.T) * (unit / 2))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 NODES = 12  # of the Gauss-Hermite rule: exact for polynomials of degree 23
 
@@ -13,9 +13,15 @@ NODES = 12  # of the Gauss-Hermite rule: exact for polynomials of degree 23
 def over_linear(of_linear: Callable[..., Array], mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
     """E[f'(z)] and E[f''(z)] with z ~ N(mean, variance) at each record, where f(z) = of_linear(z, y)."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    nodes = jnp.asarray(points, mean.dtype)
-    masses = jnp.asarray(weights / weights.sum(), mean.dtype)
-    slope = jax.grad(of_linear)
-    over = jax.vmap(jax.vmap(lambda z, y: (slope(z, y), jax.grad(slope)(z, y)), (0, None)), (0, 0))
-    first, second = over(mean[:, None] + jnp.sqrt(variance)[:, None] * nodes, y)
-    return first @ masses, second @ masses
+    rule = jnp.asarray(np.stack([points, weights / weights.sum()], axis=1), mean.dtype)
+    deviation = jnp.sqrt(variance)
+
+    def derivatives(z: Array, y: Array) -> tuple[Array, Array]:
+        return jax.jvp(lambda z: jax.grad(of_linear)(z, y), (z,), (jnp.ones_like(z),))
+
+    def add(sums: tuple[Array, Array], node: Array) -> tuple[tuple[Array, Array], None]:
+        first, second = jax.vmap(derivatives)(mean + deviation * node[0], y)
+        return (sums[0] + node[1] * first, sums[1] + node[1] * second), None
+
+    # Node by node: the records of one node are vectors to the processor, and no array of all nodes is made.
+    return lax.scan(add, (jnp.zeros_like(mean), jnp.zeros_like(mean)), rule)[0]
