@@ -74,11 +74,12 @@ def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> 
     assert price.startswith("ε = 0.60")
 
 
-def test_the_python_example_of_the_readme_is_short_and_runs(tmp_path: Path) -> None:
+def test_the_python_examples_of_the_readme_are_short_and_run(tmp_path: Path) -> None:
     blocks = code_blocks(README, "python", "py")
     assert blocks, "README.md has no ```python block"
-    assert len(blocks[0].splitlines()) <= 20
-    call(sys.executable, "-W", "error", "-c", blocks[0], cwd=tmp_path)
+    for block in blocks:
+        assert len(block.splitlines()) <= 20
+        call(sys.executable, "-W", "error", "-c", block, cwd=tmp_path)
 
 
 def test_every_command_that_the_readme_shows_exists(capsys: pytest.CaptureFixture[str]) -> None:

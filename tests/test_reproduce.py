@@ -342,18 +342,3 @@ def test_figure_55_draws_five_components_of_each(rows_of: Callable[..., Rows], m
     rows = rows_of("jalko-fig55")
     assert [row["method"] for row in rows] == ["DPVI"] * 5 + ["not private"] * 5
     assert all(row["distance_to_nearest_true_mean"] == pytest.approx(math.hypot(0.1, 0.1)) for row in rows)
-
-
-def test_a_forgetful_optimiser_begins_anew() -> None:
-    """With equal gradients AdaGrad's steps shrink; after a reset they are as large as at first."""
-    import jax.numpy as jnp
-    import optax
-
-    optimiser = jalko._forgetful(optax.adagrad(0.1), 3)
-    gradient = jnp.float32(1.0)
-    state, steps = optimiser.init(gradient), []
-    for _ in range(6):
-        step, state = optimiser.update(gradient, state)
-        steps.append(float(step))
-    assert steps[3:] == steps[:3]
-    assert abs(steps[0]) > abs(steps[1]) > abs(steps[2])

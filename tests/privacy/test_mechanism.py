@@ -394,7 +394,7 @@ def test_records_of_any_type_are_bounded(dtype, size):
     [
         (lambda r: Dense(r[0] * 1j), "complex"),
         (lambda r: Linear(r[1][:, None], r[0]), r"shapes \(5, 1\) and \(5, 3\)"),
-        (lambda r: r[0], "must return Dense or Linear, not"),
+        (lambda r: r[0], "must return Dense, Linear or Outer, not"),
         (lambda r: Linear(jnp.ones(1000), jnp.ones((1000, 2))), "1000.* rows for 5 records"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Public data sets with encodings that look at no record. Imported when first used."""
+"""Public data sets with encodings that look at no record, tables, and ways to spread records over sites."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,10 @@ _HOMES = {
     "adult": "tacit.data.datasets",
     "heart": "tacit.data.datasets",
 }
-__all__ = ["Dataset", "Table", "abalone", "adult", "heart"]
+__all__ = ["Dataset", "Table", "abalone", "adult", "heart", "partition"]
 
 if TYPE_CHECKING:
+    from tacit.data import partition
     from tacit.data.datasets import Dataset, abalone, adult, heart
     from tacit.data.tables import Table
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "partition":
+        return importlib.import_module("tacit.data.partition")
     raise AttributeError(f"module 'tacit.data' has no attribute {name!r}")
 
 

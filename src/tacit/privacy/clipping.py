@@ -216,7 +216,7 @@ class Outer:
         return jnp.abs(self._trusted()) * _square_norms(self.features)
 
     def _weighted(self, weights: Array) -> tuple[Array, Array]:
-        """(w_i a_i x_i, x_i). A w_i a_i that lost digits to underflow would pass the clip beside a huge x_i: it is 0."""
+        """(w_i a_i x_i, x_i). A w_i a_i that lost digits to underflow would pass the clip by a huge x_i: it is 0."""
         scale = weights.astype(self.features.dtype) * self._trusted()
         silent = (weights == 0) | (jnp.abs(scale) < jnp.finfo(scale.dtype).tiny)
         x = jnp.where(silent[:, None], 0, self.features)

@@ -12,9 +12,6 @@ def momentum(learning_rate: float, decay: float = 0.9) -> optax.GradientTransfor
 
     Without the debiasing the first steps are short: v starts at 0.
 
-    >>> optimiser = momentum(1.0, decay=0.9)
-    >>> float(optimiser.update(jnp.array(2.0), optimiser.init(jnp.array(0.0)))[0])
-    -2.0
     """
     return optax.chain(optax.ema(decay, debias=True), optax.scale(-learning_rate))
 
