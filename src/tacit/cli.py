@@ -291,6 +291,51 @@ def predict(
     _show(result, as_json, f"Written to {out}: {len(features)} predictions ({', '.join(columns)})")
 
 
+ledger = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What a site has spent of its budget.")
+app.add_typer(ledger, name="ledger")
+LedgerPath = Annotated[Path, typer.Argument(help="The site's ledger.")]
+
+
+@ledger.command("show")
+def ledger_show(path: LedgerPath, as_json: AsJson = False) -> None:
+    """Budget, spending and entries of a site's ledger."""
+    from tacit.privacy.ledger import Ledger
+
+    found = Ledger.open(path).to_dict()
+    lines = [
+        f"{found['data_set']}: ε = {found['spent']:.6g} of {found['epsilon']:g} is spent at δ = {found['delta']:g} "
+        f"({found['accountant']}, {found['adjacency']}, unit: {found['unit']})",
+        *(
+            f"{e['position']:>6}  {e['time'][:19]}Z  ε = {e['spent']:.6g} after round {e['round']} of {e['study']}"
+            + (f" ({e['note']})" if e["note"] else "")
+            for e in found["entries"]
+        ),
+        f"Head: {found['head']}",
+    ]
+    _show(found, as_json, "\n".join(lines))
+
+
+@ledger.command("verify")
+def ledger_verify(
+    path: LedgerPath,
+    expected_head: Annotated[
+        str | None, typer.Option(help="A head noted before: nothing up to it may be missing.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that a ledger's entries are unchanged, in order, complete and within the budget."""
+    from tacit.privacy.ledger import Ledger
+
+    opened = Ledger.open(path)
+    head = opened.verify(expected_head)
+    count = len(opened.entries())
+    result = {"path": str(opened.path), "sound": True, "entries": count, "spent": opened.spent(), "head": head}
+    words = (
+        f"The ledger of {opened.data_set} is sound: {count} entries, ε = {result['spent']:.6g} of {opened.epsilon:g}"
+    )
+    _show(result, as_json, f"{words}\nHead: {head}\nNote the head elsewhere: a tail cut off shows only against it.")
+
+
 def _check_fit(
     model: str,
     epsilon: float,

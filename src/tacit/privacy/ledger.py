@@ -1,0 +1,477 @@
+"""The ledger: what a site has spent of one data set's budget. Charge, then read.
+
+`charge` prices everything charged so far together with the new event and commits it, or refuses, in one durable
+transaction. A site calls it *before* it reads a record, so a crash at any instant counts at most one update too many
+and never one too few. All studies on a data set share one ledger.
+
+**Durability.** SQLite with a rollback journal (`journal_mode=DELETE`) and `synchronous=EXTRA`. A rollback journal
+commits by deleting a file, and `FULL` leaves that deletion to the file system: after a power loss the journal can come
+back and undo a charge whose record was read. `EXTRA` is `FULL` and a sync of the folder, which closes that gap. A
+write-ahead log is durable too, but keeps the last charges in a second file: who copies only the first loses them.
+
+**Chain.** Each entry holds the hash of the one before, and its own sha256 over its canonical JSON. Every reading checks
+the chain, and a broken one is refused. Hashes have no secret: whoever may write the file can rewrite all of it or cut
+its tail, and the file alone cannot tell. Note `head()` elsewhere and hand it to `verify`.
+
+**Limit.** The price is that of all events as one composition. If the *settings* of later events are chosen by looking
+at earlier results, stopping at a budget is a privacy filter: that it costs no more is known for Rényi divergences at a
+fixed order (Feldman and Zrnic 2021), and not claimed here for `pld`. Plans that are fixed beforehand are not concerned.
+"""
+
+import hashlib
+import json
+import math
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tacit.privacy import accounting, events
+from tacit.privacy.accounting import Accountant
+from tacit.privacy.events import Adjacency, Event, check_number
+
+# By how much ε may pass the budget, relatively. The price of the same releases depends in its last digits on the order
+# they are added up in (roots are found to 1e-12, and Fourier transforms round): 4 × 0.25 must fit into 1.
+SLACK = 1e-9
+TIMEOUT = 60.0  # seconds to wait for another process; one price takes a few at most
+
+_APPLICATION = 0x7AC17  # "tacit", as SQLite's mark of whose file it is
+_FORMAT = 1
+_LARGEST = 2**63 - 1  # SQLite's integers
+_SCHEMA = (
+    "CREATE TABLE genesis (format INTEGER NOT NULL, data_set TEXT NOT NULL, epsilon REAL NOT NULL, "
+    "delta REAL NOT NULL, unit TEXT NOT NULL, adjacency TEXT NOT NULL, accountant TEXT NOT NULL, "
+    "created TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE entries (position INTEGER PRIMARY KEY, time TEXT NOT NULL, study TEXT NOT NULL, "
+    "round INTEGER NOT NULL, event TEXT NOT NULL, spent REAL NOT NULL, note TEXT NOT NULL, previous TEXT NOT NULL, "
+    "hash TEXT NOT NULL, UNIQUE (study, round))",
+    *(
+        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END"
+        for table in ("genesis", "entries")
+        for verb in ("UPDATE", "DELETE")
+    ),
+)
+_GENESIS = "format, data_set, epsilon, delta, unit, adjacency, accountant, created"
+_ENTRY = "position, time, study, round, event, spent, note, previous"
+
+
+class BudgetExceeded(ValueError):
+    """The event does not fit into what is left of the budget. Nothing was charged."""
+
+
+class AlreadyCharged(ValueError):
+    """This round of this study is in the ledger: answer it from the store, do not run it again."""
+
+
+class BrokenLedger(ValueError):
+    """The file is not what its hashes say: an entry was edited, removed, moved or added by other means."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One charge. `spent` is ε of all entries up to and including this one."""
+
+    position: int
+    time: str
+    study: str
+    round: int
+    event: Event
+    spent: float
+    note: str
+    previous: str
+    hash: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry as plain data."""
+        return {**self.__dict__, "event": events.to_dict(self.event)}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A site's record of what was spent of one data set's budget. Made by `create` or `open`.
+
+    It keeps no connection: each call opens the file, so that a ledger may be shared by threads and forked processes.
+
+    Guarantee: if `charge` returned, the charge survives a crash and a loss of power; and ε of all entries together, at
+    `delta` and by `accountant`, is at most `epsilon` · (1 + SLACK), however many processes charge at once.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = Ledger.create(
+    ...     Path(folder.name) / "a.ledger", data_set="a", epsilon=1.0, delta=1e-5, accountant="basic"
+    ... )
+    >>> for round in range(4):
+    ...     entry = ledger.charge(events.Laplace(4.0), study="heart", round=round)
+    >>> ledger.spent()
+    1.0
+    >>> ledger.charge(events.Laplace(4.0), study="lung", round=0)
+    Traceback (most recent call last):
+    tacit.privacy.ledger.BudgetExceeded: epsilon=1.0 would be passed by this update: spent 1, price 0.25, δ=1e-05; ...
+    >>> folder.cleanup()
+    """
+
+    path: Path
+    data_set: str
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: Adjacency
+    accountant: Accountant
+    created: str
+    genesis: str  # its hash
+    timeout: float = TIMEOUT
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        data_set: str,
+        epsilon: float,
+        delta: float,
+        unit: str = "record",
+        adjacency: Adjacency = "add-remove",
+        accountant: Accountant = "pld",
+        timeout: float = TIMEOUT,
+    ) -> "Ledger":
+        """A new ledger with a budget that stays as it is. Refuses a file that exists: that would forget its entries."""
+        _check_text("data_set", data_set)
+        accounting.check_epsilon(epsilon)
+        accounting.check_delta(delta)
+        _check_text("unit", unit)
+        events.check_adjacency(adjacency)
+        known = accountant in accounting.ACCOUNTANTS
+        check_number("accountant", repr(accountant), "one of " + ", ".join(accounting.ACCOUNTANTS), known)
+        _check_timeout(timeout)
+        path = Path(path).absolute()
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            raise ValueError(
+                f"path={path} exists; open it with Ledger.open, for a new one forgets its spending"
+            ) from None
+        except OSError as error:
+            raise ValueError(f"path={path}: {error.strerror}; expected a file to make in an existing folder") from None
+        values = (_FORMAT, data_set, float(epsilon), float(delta), unit, adjacency, accountant, _now())
+        try:
+            with _connection(path, timeout, new=True) as connection, _transaction(connection):
+                connection.execute(f"PRAGMA application_id={_APPLICATION}")
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                sealed = (*values, _hash(_GENESIS, values))
+                connection.execute(f"INSERT INTO genesis VALUES ({_places(sealed)})", sealed)
+        except BaseException:
+            if path.exists() and path.stat().st_size == 0:  # else it is committed, and somebody may have charged it
+                path.unlink()
+            raise
+        return cls.open(path, timeout=timeout)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, timeout: float = TIMEOUT) -> "Ledger":
+        """The ledger at `path`. `timeout` is how many seconds a call waits for another process."""
+        _check_timeout(timeout)
+        path = Path(path).absolute()
+        if not path.is_file():
+            what = "is not a file" if path.exists() else "does not exist"
+            raise ValueError(f"path={path} {what}; expected a ledger made by Ledger.create")
+        with _connection(path, timeout) as connection:
+            _, data_set, epsilon, delta, unit, adjacency, accountant, created, genesis = _genesis(path, connection)
+        return cls(path, data_set, epsilon, delta, unit, adjacency, accountant, created, genesis, timeout)
+
+    def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
+        """Commit the price of `event` durably, or refuse. Call it before a record is read.
+
+        | raises           | when                                                                     |
+        |------------------|--------------------------------------------------------------------------|
+        | `BudgetExceeded` | ε of all entries and this one is above the budget                        |
+        | `AlreadyCharged` | `round` of `study` is in the ledger                                      |
+        | `BrokenLedger`   | the file was tampered with                                               |
+        | `ValueError`     | no guarantee (ε = ∞), another unit or adjacency; locked, read-only, full |
+
+        Whatever it raises, the caller must not read. After an error of the disk the charge may still be there: it is
+        then counted and not used.
+        """
+        _check_text("study", study)
+        whole = isinstance(round, int) and not isinstance(round, bool) and 0 <= round <= _LARGEST
+        check_number("round", repr(round), "a whole number of at least 0", whole)
+        if note != "":
+            _check_text("note", note)
+        text = self._stored(event)
+        # IMMEDIATE: nobody else writes between the pricing and the commit.
+        with _connection(self.path, self.timeout) as connection, _transaction(connection):
+            entries = self._read(connection)
+            if any((e.study, e.round) == (study, round) for e in entries):
+                raise AlreadyCharged(_twice(study, round))
+            total = self._price(_counts(entries) + Counter([text]))
+            if not self._fits(total):
+                raise BudgetExceeded(self._refusal(self._price(_counts(entries)), total))
+            previous = entries[-1].hash if entries else self.genesis
+            values = (len(entries) + 1, _now(), study, int(round), text, total, note, previous)
+            sealed = (*values, _hash(_ENTRY, values))
+            try:
+                connection.execute(f"INSERT INTO entries VALUES ({_places(sealed)})", sealed)
+            except sqlite3.IntegrityError:
+                raise AlreadyCharged(_twice(study, round)) from None
+        return _entry(sealed, event)
+
+    def spent(self) -> float:
+        """ε of everything charged so far, at the budget's δ."""
+        return self._price(_counts(self.entries()))
+
+    def remaining_after(self, event: Event) -> float:
+        """What would be left of ε after charging `event`; below 0 if that would be refused. Charges nothing."""
+        return self.epsilon - self._price(_counts(self.entries()) + Counter([self._stored(event)]))
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All charges, first to last, their chain checked."""
+        with _connection(self.path, self.timeout) as connection:
+            return tuple(self._read(connection))
+
+    def find(self, study: str, round: int) -> Entry | None:
+        """The charge for a round of a study, or None."""
+        return next((e for e in self.entries() if (e.study, e.round) == (study, round)), None)
+
+    def head(self) -> str:
+        """The hash of the last entry: it stands for all before. Note it outside the site's machine, for `verify`."""
+        return self._head(self.entries())
+
+    def verify(self, expected_head: str | None = None) -> str:
+        """Check that entries are unchanged, in order, without gaps, and within the budget; returns the head's hash.
+
+        Raises `BrokenLedger` with what is wrong. A tail that was cut off, or a whole history written anew, cannot be
+        seen in the file alone. `expected_head`, a head that was noted at any time before, must be in the chain: then
+        everything up to it is as it was.
+        """
+        with _connection(self.path, self.timeout) as connection:
+            entries = self._read(connection)
+            sound = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
+        if sound != ["ok"]:
+            raise BrokenLedger(f"path={self.path} is damaged: {' '.join(str(sound[0]).split())}; go back to a copy")
+        over = [e.position for e in entries if not self._fits(e.spent)]
+        if over:
+            raise BrokenLedger(f"path={self.path}: entry {over[0]} passes the budget epsilon={self.epsilon}; stop here")
+        total = self._price(_counts(entries))
+        if not self._fits(total):
+            raise BrokenLedger(
+                f"path={self.path}: its entries cost {total:.6g}, more than epsilon={self.epsilon}; stop here"
+            )
+        if expected_head is not None and expected_head not in {self.genesis, *(e.hash for e in entries)}:
+            raise BrokenLedger(
+                f"path={self.path}: expected_head={expected_head} is not among its {len(entries)} entries; "
+                "its tail was cut off or it is another ledger, so go back to a copy that has it"
+            )
+        return self._head(entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Budget, spending and entries as plain data."""
+        entries = self.entries()
+        spent = self._price(_counts(entries))
+        settings = {name: value for name, value in asdict(self).items() if name not in ("path", "timeout")}
+        return {
+            "path": str(self.path),
+            **settings,
+            "spent": spent,
+            "remaining": max(0.0, self.epsilon - spent),
+            "head": self._head(entries),
+            "entries": [entry.to_dict() for entry in entries],
+        }
+
+    def _head(self, entries: tuple[Entry, ...] | list[Entry]) -> str:
+        return entries[-1].hash if entries else self.genesis
+
+    def _fits(self, total: float) -> bool:
+        return total <= self.epsilon * (1 + SLACK)
+
+    def _refusal(self, spent: float, total: float) -> str:
+        return (
+            f"epsilon={self.epsilon} would be passed by this update: spent {spent:.4g}, "
+            f"price {max(0.0, total - spent):.4g}, δ={self.delta!r}; lower steps or sampling_rate, "
+            "raise noise_multiplier, or end the study here"
+        )
+
+    def _stored(self, event: Event) -> str:
+        """The event as it is stored, once it is sure that it can be read back and belongs here."""
+        try:
+            text = _canonical(events.to_dict(event))
+            same = events.from_json(text) == event
+            units = _units(event)
+        except RecursionError:
+            raise ValueError(f"an event nested more than {events.DEEPEST} deep; no plan is") from None
+        if not same:
+            raise ValueError(f"event={event} does not survive being stored; build it from plain numbers")
+        if units - {self.unit}:
+            names = ", ".join(sorted(units))
+            raise ValueError(
+                f"event of unit {names}; expected {self.unit!r}, the unit of this ledger: keep one for each"
+            )
+        if accounting.parts(event, self.adjacency) is None:
+            raise ValueError("event without a guarantee (ε = ∞); no budget covers it, so add noise")
+        return text
+
+    def _price(self, counts: Counter[str]) -> float:
+        """ε of events that occur so often. Equal events are one `Repeated`; sorted, so that order does not matter."""
+        folded = (events.Repeated(events.from_json(text), count) for text, count in sorted(counts.items()))
+        return accounting.epsilon(events.Composed(tuple(folded)), self.delta, self.accountant, self.adjacency)
+
+    def _read(self, connection: sqlite3.Connection) -> list[Entry]:
+        """All entries, if their chain holds."""
+        budget = [self.data_set, self.epsilon, self.delta, self.unit, self.adjacency, self.accountant, self.created]
+        if _genesis(self.path, connection)[1:] != [*budget, self.genesis]:
+            raise BrokenLedger(f"path={self.path} is another ledger than the one that was opened; open it again")
+        known: dict[str, Event] = {}
+        entries: list[Entry] = []
+        previous = self.genesis
+        for *values, found in connection.execute(f"SELECT {_ENTRY}, hash FROM entries ORDER BY position"):
+            place = f"entry {len(entries) + 1}"
+            if values[0] != len(entries) + 1:
+                raise BrokenLedger(f"path={self.path}: {place} is missing before entry {values[0]}; go back to a copy")
+            if values[-1] != previous:
+                raise BrokenLedger(f"path={self.path}: {place} does not follow the one before it; go back to a copy")
+            _check_hash(self.path, place, found, _ENTRY, values)
+            text = values[4]
+            if text not in known:
+                known[text] = events.from_json(text)
+            entries.append(_entry((*values, found), known[text]))
+            previous = found
+        return entries
+
+
+def _entry(row: tuple[Any, ...], event: Event) -> Entry:
+    position, time, study, round, _, spent, note, previous, own = row
+    return Entry(position, time, study, round, event, spent, note, previous, own)
+
+
+def _counts(entries: tuple[Entry, ...] | list[Entry]) -> Counter[str]:
+    counts = Counter(e.event for e in entries)
+    return Counter({_canonical(events.to_dict(event)): count for event, count in counts.items()})
+
+
+def _units(event: Event) -> set[str]:
+    match event:
+        case events.Gaussian() | events.Laplace():
+            return {event.unit}
+        case events.Composed(inner):
+            return set().union(*map(_units, inner))
+        case events.NonPrivate():
+            return set()
+    return _units(event.event)  # type: ignore[attr-defined]  # samples and repetitions: the table of events is closed
+
+
+def _twice(study: str, round: int) -> str:
+    return f"round={round} of study={study!r} is charged already; answer it from the store, it must not run again"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _check_text(name: str, value: Any) -> None:
+    # Printable: it is shown on terminals, one line an entry.
+    valid = isinstance(value, str) and value != "" and value.isprintable()
+    check_number(name, repr(value), "some printable text on one line", valid)
+
+
+def _check_timeout(value: Any) -> None:
+    valid = isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    check_number("timeout", value, "seconds, a finite number of at least 0", valid)
+
+
+# --- Hashes ------------------------------------------------------------------------------------------------------
+
+
+def _canonical(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _hash(columns: str, values: Any) -> str:
+    plain = dict(zip(columns.split(", "), values, strict=True))
+    return hashlib.sha256(_canonical(plain).encode()).hexdigest()
+
+
+def _check_hash(path: Path, place: str, found: Any, columns: str, values: Any) -> None:
+    try:
+        same = found == _hash(columns, values)
+    except (TypeError, ValueError):  # bytes or an infinity where text or a number belongs
+        same = False
+    if not same:
+        raise BrokenLedger(f"path={path}: {place} was changed after it was written; go back to a sound copy")
+
+
+def _genesis(path: Path, connection: sqlite3.Connection) -> list[Any]:
+    """The genesis entry and its hash, if it is as it was written."""
+    rows = connection.execute(f"SELECT {_GENESIS}, hash FROM genesis").fetchall()
+    if len(rows) != 1:
+        raise BrokenLedger(f"path={path} has {len(rows)} genesis entries instead of one; go back to a sound copy")
+    *values, found = rows[0]
+    _check_hash(path, "genesis entry", found, _GENESIS, values)
+    if values[0] != _FORMAT:
+        raise ValueError(f"path={path} is of ledger format {values[0]}; this version of tacit reads {_FORMAT}")
+    return [*values, found]
+
+
+# --- SQLite ------------------------------------------------------------------------------------------------------
+
+
+def _places(values: Any) -> str:
+    return ", ".join("?" * len(values))
+
+
+@contextmanager
+def _connection(path: Path, timeout: float, new: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection to a ledger, for one call. What SQLite refuses becomes a sentence."""
+    try:
+        # rw, and never rwc: a file that is gone is not made anew, empty. A file that may not be written opens too.
+        uri = f"{path.as_uri()}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)) as connection:
+            (mode,) = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+            if mode != "delete":
+                raise ValueError(f"path={path} has journal mode {mode}; close other programs that hold it open")
+            connection.execute("PRAGMA synchronous=EXTRA")
+            connection.execute("PRAGMA fullfsync=ON")  # macOS: through the disk's own cache; elsewhere nothing
+            if not new:
+                _check_schema(path, connection)
+            yield connection
+    except sqlite3.Error as error:
+        raise ValueError(f"path={path}: {_in_words(error, timeout)}") from None
+
+
+def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA page_count").fetchone() == (0,):
+        raise ValueError(f"path={path} is empty, not a ledger; if its creation was interrupted, delete and create it")
+    if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
+        raise ValueError(f"path={path} is not a ledger; expected one made by Ledger.create")
+    found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+    if found != set(_SCHEMA):
+        raise BrokenLedger(f"path={path} has other tables or triggers than a ledger; go back to a sound copy")
+
+
+def _in_words(error: sqlite3.Error, timeout: float) -> str:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"locked by another process for more than timeout={timeout:g} seconds; try again, or end that process"
+    if name.startswith("SQLITE_READONLY"):
+        return "the ledger is read-only; make the file and its folder writable to the site's user"
+    if name.startswith("SQLITE_CANTOPEN"):
+        return "the ledger cannot be opened; make the file and its folder writable to the site's user"
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return f"not a ledger, or a damaged one ({error}); expected one made by Ledger.create"
+    return f"{error}; nothing may be read before a charge succeeds"
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing; with the only right to write from its first line on."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
