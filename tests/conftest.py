@@ -1,10 +1,13 @@
-"""All tests: strict JAX dtype promotion (a silent cast is a bug) and one hypothesis profile."""
+"""All tests: strict JAX dtype promotion (a silent cast is a bug), one hypothesis profile, keys and commands."""
+
+from collections.abc import Callable
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
 import tacit
+from tacit.cli import main
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 settings.register_profile(
@@ -17,3 +20,17 @@ settings.load_profile("tacit")
 def key() -> jax.Array:
     """A seeded key: tests repeat."""
     return tacit.insecure_key(7)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Exit code, standard output and standard error of a command, in this process."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, output.out, output.err
+
+    return run

@@ -25,20 +25,6 @@ LEVELS = ((5.0, 0.02, 100), (3.0, 1.0, 2), (8.0, 0.05, 50), (5.0, 0.02, 20))
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, standard output and standard error of a command, in this process."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
-
-
 def shell(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command as a user starts it: a process of its own, at most two minutes."""
     words = [str(word) for word in command]

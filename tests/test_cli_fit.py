@@ -59,20 +59,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, standard output and standard error of a command, in this process."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
-
-
 def done(*arguments: object) -> None:
     with pytest.raises(SystemExit) as stop:
         main([str(argument) for argument in arguments])

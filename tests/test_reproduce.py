@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.cli import main
 from tacit.reproduce import REPRODUCTIONS, mean_and_error
 
 pytest.importorskip("matplotlib")
@@ -51,20 +50,6 @@ LOGISTIC = {
 
 Run = Callable[..., tuple[int, str, str]]
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, standard output and standard error of `tacit reproduce`, in this process."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(["reproduce", *map(str, arguments)])
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
 
 
 @pytest.fixture

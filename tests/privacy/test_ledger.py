@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tacit.cli import main
 from tacit.privacy import accounting, ledger
 from tacit.privacy.events import (
     Composed,
@@ -715,18 +714,6 @@ def test_a_write_ahead_log_that_another_program_chose_is_taken_back(tmp_path: Pa
 # --- The command line --------------------------------------------------------------------------------------------
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in words])
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
 
 
 def test_show_prints_the_budget_and_every_entry(run: Run, tmp_path: Path) -> None:
