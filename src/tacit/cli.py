@@ -173,7 +173,8 @@ def fit(
         list[str] | None, typer.Option(metavar="TEXT", help='Public bounds of a number, as "age=0:100". Repeatable.')
     ] = None,
     categories: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help='Public categories of a column, as "sex=F,M". Repeatable.')
+        list[str] | None,
+        typer.Option(metavar="TEXT", help='Public categories of a column, as "sex=F,M"; the first is the reference.'),
     ] = None,
     classes: Annotated[str | None, typer.Option(help="The target's public labels, as no,yes; 0 first.")] = None,
     scaling: Annotated[

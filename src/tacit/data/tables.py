@@ -122,15 +122,16 @@ class Table:
         """A table from a pandas frame, for a regression of the kind `model`.
 
         Numbers stay numbers, a column of True and False is an indicator, and a column with public categories becomes
-        one indicator for each, "column=category". Text without public categories is refused. unit: the column that
-        says whose record it is; no feature. columns: the features; all others by default.
+        one indicator, "column=category", for each but the first, which the others are compared with. Text without
+        public categories is refused. unit: the column that says whose record it is; no feature. columns: the features;
+        all others by default.
 
         >>> import pandas
         >>> frame = pandas.DataFrame({"age": [31.0, 58.0], "sex": ["F", "M"], "ill": ["no", "yes"]})
         >>> facts = Facts(categories={"sex": ("F", "M")}, classes=("no", "yes"))
         >>> table = Table.of_frame(frame, "ill", "logistic", facts=facts)
         >>> table.names, table.target.tolist()
-        (('age', 'sex=F', 'sex=M'), [0.0, 1.0])
+        (('age', 'sex=M'), [0.0, 1.0])
         """
         facts = facts or Facts()
         names = _features(list(map(str, frame.columns)), target, unit, columns, facts)
@@ -485,8 +486,9 @@ def _encode(frame: Any, kinds: Sequence[Mapping[str, Any]], remedy: str) -> tupl
             codes = _codes(column, kind["categories"])
             if np.any(codes < 0):
                 outside[name] = kind["categories"]
-            blocks.append(codes[:, None] == np.arange(len(kind["categories"])))
-            new = [f"{name}={category}" for category in kind["categories"]]
+            # The first is the reference: all together add up to the intercept, and noise alone would tell them apart.
+            blocks.append(codes[:, None] == np.arange(1, len(kind["categories"])))
+            new = [f"{name}={category}" for category in kind["categories"][1:]]
             names += new
             indicators += new
             continue
