@@ -53,6 +53,12 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
+def run(run: Run) -> Run:
+    """The command `tacit reproduce`."""
+    return lambda *arguments: run("reproduce", *arguments)
+
+
+@pytest.fixture
 def rows_of(run: Run, tmp_path: Path) -> Callable[..., Rows]:
     """The rows of a quick run, which wrote the three files, said the same in all of them, and printed nothing else."""
 
