@@ -53,6 +53,7 @@ TOP = (
 # Below: what of ours each part may import. The longest matching name counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tacit.data": ("tacit.data",),
+    "tacit.diagnostics": ("tacit.families",),
     "tacit.families": ("tacit.families",),
     "tacit.models": ("tacit.families", "tacit.models"),
     "tacit.privacy": ("tacit.privacy",),
@@ -71,7 +72,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "tacit.solvers",
     ),
     "tacit.scaling": ("tacit.privacy.clipping", "tacit.privacy.mechanism", "tacit.privacy.released"),
-    "tacit.federated": ("tacit.families", "tacit.federated", "tacit.privacy", "tacit.solvers.base"),
+    "tacit.federated": ("tacit.families", "tacit.federated", "tacit.privacy", "tacit.scaling", "tacit.solvers.base"),
     "tacit.engines": ("tacit.engines", "tacit.federated.algorithm", "tacit.federated.messages"),
 }
 

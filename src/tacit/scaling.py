@@ -89,34 +89,51 @@ def histogram_clip(columns: int, most_records: int = 1) -> float:
 
 
 def release_scaling(key: Array, access: Access, found: Range) -> Released[Scaling]:
-    """Location and scale of each column of records x (columns,), from a noised sum of u and u², u = x on [-1, 1].
+    """Location and scale of each column of records x (columns,), from `release_moments`.
 
     The sums are divided by the number of records: that of the places, which is public, or, where a unit may have
-    several records, a released one. A variance that noise could have made is raised to the noise's deviation, so that
-    no column is blown up by it.
+    several records, a released one.
     """
+    is_counted = access.present.shape[1] > 1
+    noise = _deviation(access.mechanism)
+
+    places = {"count": jnp.full(1, access.slots, found.low.dtype)}
+
+    def scale(sums: dict[str, Array]) -> Scaling:
+        return scaling_of(sums if is_counted else sums | places, found, noise)
+
+    return release_moments(key, access, found, is_counted).map(scale)
+
+
+def release_moments(key: Array, access: Access, found: Range, is_counted: bool) -> Released[dict[str, Array]]:
+    """Noised sums of u and u² - ½ over records x (columns,), u = x on [-1, 1], and their number if it is counted."""
 
     def moments(records: Array) -> Dense:
         u = found.to_unit(records)
         sums = {"first": u, "second": u**2 - 0.5}
-        return Dense(sums if most_records == 1 else sums | {"count": jnp.ones_like(u[:, :1])})
+        return Dense(sums | {"count": jnp.ones_like(u[:, :1])} if is_counted else sums)
 
-    def scale(sums: dict[str, Array]) -> Scaling:
-        count = jnp.maximum(sums["count"], 1) if "count" in sums else jnp.full(1, access.slots, found.low.dtype)
-        first = jnp.clip(sums["first"] / count, -1, 1)
-        second = sums["second"] / count + 0.5
-        least = jnp.maximum(_deviation(access.mechanism) / count, LEAST_VARIANCE)
-        variance = jnp.clip(second - first**2, jnp.minimum(least, 1), 1)
-        middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
-        return Scaling(found, middle + half * first, half * jnp.sqrt(variance))
-
-    most_records = access.present.shape[1]
-    return access.sum(key, moments).map(scale)
+    return access.sum(key, moments)
 
 
-def moments_clip(columns: int, most_records: int = 1) -> float:
+def scaling_of(sums: dict[str, Array], found: Range, noise: float | Array) -> Scaling:
+    """Location and scale from noised sums, the deviation of whose noise is public.
+
+    A variance that noise could have made is raised to the noise's deviation, so that no column is blown up by it.
+    """
+    count = jnp.maximum(sums["count"], 1)
+    first = jnp.clip(sums["first"] / count, -1, 1)
+    second = sums["second"] / count + 0.5
+    least = jnp.maximum(noise / count, LEAST_VARIANCE)
+    variance = jnp.clip(second - first**2, jnp.minimum(least, 1), 1)
+    middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
+    return Scaling(found, middle + half * first, half * jnp.sqrt(variance))
+
+
+def moments_clip(columns: int, most_records: int = 1, is_counted: bool | None = None) -> float:
     """The largest norm of one unit's sum of (u, u² - ½) with |u| ≤ 1, and of its count: nothing is clipped."""
-    return math.sqrt(1.25 * columns) if most_records == 1 else most_records * math.sqrt(1.25 * columns + 1)
+    is_counted = most_records > 1 if is_counted is None else is_counted
+    return most_records * math.sqrt(1.25 * columns + is_counted)
 
 
 def _deviation(mechanism: SubsampledGaussian | Exact) -> float:

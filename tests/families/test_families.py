@@ -465,3 +465,13 @@ def test_the_diagonal_of_a_full_gaussian_is_the_nearest_in_kl():
 
     gradient = jax.grad(divergence, argnums=(0, 1))(best.mean, jnp.log(best.deviation))
     assert_trees_close(gradient, jax.tree.map(jnp.zeros_like, gradient), atol=1e-8)
+
+
+def test_classes_of_the_same_shape_are_never_taken_for_each_other():
+    from tacit.models import LogisticRegression, PoissonRegression, ProbitRegression
+
+    models = [kind(DiagonalGaussian.standard(2)) for kind in (LogisticRegression, PoissonRegression, ProbitRegression)]
+    structures = [jax.tree.structure(model) for model in models]
+    assert all(structures[a] != structures[b] for a in range(3) for b in range(3) if a != b)
+    assert jax.tree.structure(DiagonalGaussian.standard(2)) != jax.tree.structure(FullGaussian.standard(2))
+    assert jax.tree.leaves(jax.tree.map(lambda x: x + 1, models[0]))[1].tolist() == [2.0, 2.0]

@@ -15,7 +15,7 @@ from tacit.privacy.clipping import per_record
 from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
 from tacit.privacy.released import price
 from tacit.solvers.quadrature import NODES
-from tacit.solvers.vi import VI, _aligned_gradient, _linear_gradient, _Moments, _parameters
+from tacit.solvers.vi import VI, _aligned_gradient, _linear_gradient, _Moments, moments
 
 DIMENSION, COUNT = 3, 200
 GLMS = [LogisticRegression, ProbitRegression, PoissonRegression]
@@ -127,7 +127,7 @@ def test_aligned_gradients_are_unbiased(start):
     """Mean over 3,000 draws against quadrature, within 5 standard errors (false alarm below 1e-5 in all)."""
     model = LogisticRegression(start)
     access = tacit.Access.of(simulated(LogisticRegression, 30), tacit.Exact())
-    parameters = _parameters(start)
+    parameters = moments(start)
     keys = jax.random.split(tacit.insecure_key(3), 3000)
     draws = jax.vmap(lambda k: _aligned_gradient(k, parameters, access, model).value)(keys)
     diagonal = _Moments(parameters.mean, jnp.full(DIMENSION, jnp.log(0.3)))

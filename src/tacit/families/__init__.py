@@ -9,18 +9,21 @@ from tacit.families.base import (
     log_density,
     log_partition,
     mean_parameters,
+    over_parts,
     power,
     product,
     project,
     quotient,
+    register,
     sample,
 )
-from tacit.families.gaussian import DiagonalGaussian, FullGaussian
+from tacit.families.gaussian import DiagonalGaussian, FullGaussian, believe
 
 __all__ = [
     "DiagonalGaussian",
     "Family",
     "FullGaussian",
+    "believe",
     "entropy",
     "is_proper",
     "kl",
@@ -28,9 +31,11 @@ __all__ = [
     "log_density",
     "log_partition",
     "mean_parameters",
+    "over_parts",
     "power",
     "product",
     "project",
     "quotient",
+    "register",
     "sample",
 ]

@@ -8,7 +8,8 @@ if you like): the product of its entries, with a dict of values in place of a va
 """
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import reduce
 from typing import Any, Self, TypeVar
 
@@ -18,6 +19,34 @@ from jax import Array
 
 Tree = Any
 F = TypeVar("F", bound=Any)
+C = TypeVar("C")
+
+
+def register(*meta_fields: str) -> Callable[[type[C]], type[C]]:
+    """A decorator that makes a frozen dataclass a pytree; fields named here are metadata, the others data.
+
+    Unlike `jax.tree_util.register_dataclass`: in JAX 0.10 two classes registered there with as many fields and equal
+    metadata have *equal* structures, and a compiled function can run the program of one for the other.
+    """
+
+    def decorate(cls: type[C]) -> type[C]:
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # a dataclass
+        data = [name for name in names if name not in meta_fields]
+
+        def flatten(instance: C) -> tuple[list[Any], tuple[Any, ...]]:
+            keyed = [(jax.tree_util.GetAttrKey(name), getattr(instance, name)) for name in data]
+            return keyed, tuple(getattr(instance, name) for name in meta_fields)
+
+        def unflatten(meta: tuple[Any, ...], leaves: Any) -> C:
+            instance = object.__new__(cls)  # as it was: checks of arguments are not for tracers
+            for name, value in zip((*data, *meta_fields), (*leaves, *meta), strict=True):
+                object.__setattr__(instance, name, value)
+            return instance
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+        return cls
+
+    return decorate
 
 
 class Family(abc.ABC):
@@ -69,10 +98,11 @@ def _fold(q: Tree, function: Any, *others: Any) -> list[Any]:
     return [function(q, *others)]
 
 
-def _map(q: Tree, function: Any, *others: Any) -> Any:
+def over_parts(q: Tree, function: Any, *others: Any) -> Any:
+    """`function` of the family q, or of each family in a dict of them and of what stands there in the others."""
     if isinstance(q, Mapping):
         _check_names(q, *others)
-        return {name: _map(q[name], function, *(other[name] for other in others)) for name in q}
+        return {name: over_parts(q[name], function, *(other[name] for other in others)) for name in q}
     return function(q, *others)
 
 
@@ -135,7 +165,7 @@ def is_proper(q: Tree) -> Array:
 def sample(key: Array, q: Tree, shape: tuple[int, ...] = ()) -> Tree:
     """Draws from q; a dict of draws if q is a product."""
     keys = iter(jax.random.split(key, max(1, len(_fold(q, lambda part: part)))))
-    return _map(q, lambda part: part.sample(next(keys), shape))
+    return over_parts(q, lambda part: part.sample(next(keys), shape))
 
 
 def project(q: F, floor: F) -> F:
@@ -143,4 +173,4 @@ def project(q: F, floor: F) -> F:
 
     Post-processing of a release, so it costs nothing. A usual floor is the prior: data never makes one less certain.
     """
-    return _map(q, lambda part, least: part.project(least), floor)
+    return over_parts(q, lambda part, least: part.project(least), floor)

@@ -2,17 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families.base import Family
+from tacit.families.base import Family, register
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["precision_mean", "precision"], meta_fields=[])
+@register()
 @dataclass(frozen=True)
 class DiagonalGaussian(Family):
     """Independent normals: precision_mean = Λμ and precision = Λ, elementwise.
@@ -72,7 +71,7 @@ class DiagonalGaussian(Family):
         return FullGaussian(self.precision_mean, jnp.diag(self.precision))
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["precision_mean", "precision"], meta_fields=[])
+@register()
 @dataclass(frozen=True)
 class FullGaussian(Family):
     """A multivariate normal: precision_mean = Λμ, a vector, and precision = Λ, a symmetric matrix."""
@@ -144,6 +143,23 @@ class FullGaussian(Family):
     def full(self) -> "FullGaussian":
         """Itself: so that code for either Gaussian can ask for the full one."""
         return self
+
+
+def believe(matrix: Array, noise: float | Array) -> tuple[Array, float | Array]:
+    """What a noised symmetric matrix shows of the positive one behind it, and the largest eigenvalue of the noise.
+
+    Noise of deviation s on the diagonal and s/√2 beside it has eigenvalues up to s√(2d), its edge. An eigenvalue λ of
+    the matrix itself shows as λ + edge²/4λ, and not at all below half the edge (Baik, Ben Arous & Péché 2005): what
+    shows above the edge is believed to be that λ. Of the rest the diagonal is believed, so far as it is above s.
+    Without noise this is the projection onto matrices without negative eigenvalues.
+    """
+    edge = noise * math.sqrt(2 * matrix.shape[0])
+    values, vectors = jnp.linalg.eigh(_symmetric(matrix))
+    shown = values > edge
+    sizes = jnp.where(shown, (values + jnp.sqrt(jnp.where(shown, values**2 - edge**2, 0))) / 2, 0)
+    seen = (vectors * sizes) @ vectors.T
+    rest = jnp.maximum(0, jnp.diagonal(matrix) - jnp.diagonal(seen) - noise)
+    return seen + jnp.diag(rest), edge
 
 
 def _symmetric(matrix: Array) -> Array:

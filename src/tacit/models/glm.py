@@ -2,14 +2,13 @@
 
 import abc
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, FullGaussian
+from tacit.families import DiagonalGaussian, FullGaussian, register
 
 Record = tuple[Array, Array]  # features x (dimension,), target y ()
 
@@ -35,10 +34,7 @@ class _GeneralisedLinear(abc.ABC):
         return features @ posterior.mean, spread
 
 
-_register = partial(jax.tree_util.register_dataclass, data_fields=["prior"], meta_fields=[])
-
-
-@_register
+@register()
 @dataclass(frozen=True)
 class LogisticRegression(_GeneralisedLinear):
     """P(y = 1 | x, θ) = 1 / (1 + exp(-x·θ)), y in {0, 1}."""
@@ -53,7 +49,7 @@ class LogisticRegression(_GeneralisedLinear):
         return probability, jnp.sqrt(probability * (1 - probability))
 
 
-@_register
+@register()
 @dataclass(frozen=True)
 class ProbitRegression(_GeneralisedLinear):
     """P(y = 1 | x, θ) = Φ(x·θ), y in {0, 1}."""
@@ -68,7 +64,7 @@ class ProbitRegression(_GeneralisedLinear):
         return probability, jnp.sqrt(probability * (1 - probability))
 
 
-@_register
+@register()
 @dataclass(frozen=True)
 class PoissonRegression(_GeneralisedLinear):
     """y | x, θ ~ Poisson(exp(x·θ)), y in {0, 1, 2, ...}."""

@@ -1,19 +1,18 @@
 """Bayesian linear regression with known noise: the model whose posterior is known, so the judge of every solver."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, FullGaussian
+from tacit.families import DiagonalGaussian, FullGaussian, register
 
 Record = tuple[Array, Array]  # features x (dimension,), target y ()
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["prior", "noise_scale"], meta_fields=[])
+@register()
 @dataclass(frozen=True)
 class LinearRegression:
     """y | x, θ ~ N(x·θ, noise_scale²), θ ~ prior (a diagonal or full Gaussian)."""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, sample
+from tacit.families import DiagonalGaussian, register, sample
 
 Theta = dict[str, Array]
 # Of log √τ with τ ~ Inv-Gamma(1, 1): log τ has mean Euler's constant and variance π²/6.
@@ -20,7 +20,7 @@ START_DEVIATION = 0.1
 DRAWS = 256  # for predictive densities
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["prior"], meta_fields=["components", "dimension"])
+@register("components", "dimension")
 @dataclass(frozen=True)
 class GaussianMixture:
     """p(x | θ) = Σ_k π_k N(x; μ_k, s_k² I): one scale per component, assignments summed out for each record.

@@ -1,14 +1,13 @@
 """A Bayesian neural network: tanh layers with Gaussian weights, for numbers, for yes or no, or for classes."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, sample
+from tacit.families import DiagonalGaussian, register, sample
 
 Theta = dict[str, Array]
 Record = tuple[
@@ -19,11 +18,7 @@ START_DEVIATION = 0.05  # in prior deviations: small enough that a draw does not
 DRAWS = 128  # for predictions: a Monte Carlo error of a tenth of a posterior deviation
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["prior"],
-    meta_fields=["dimension", "hidden", "outputs", "kind", "noise_scale"],
-)
+@register("dimension", "hidden", "outputs", "kind", "noise_scale")
 @dataclass(frozen=True)
 class NeuralNetwork:
     """h_0 = x, h_{l+1} = tanh(W_l h_l + b_l), f = W_L h_L + b_L, and a target that depends on f:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tacit.families import DiagonalGaussian, log_density, sample
+from tacit.families import DiagonalGaussian, log_density, register, sample
 
 Theta = dict[str, Array]
 Record = tuple[Any, ...]  # the model's arguments for one record
@@ -23,11 +23,7 @@ ROUNDING = 1e-4  # of a sum of log-likelihoods in single precision
 DRAWS = 256  # for predictions
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["prior", "example"],
-    meta_fields=["model", "shapes", "has_gaussian_prior"],
-)
+@register("model", "shapes", "has_gaussian_prior")
 @dataclass(frozen=True)
 class NumPyroModel:
     """What `from_numpyro` makes.

@@ -1,19 +1,18 @@
 """Softmax regression: one of several classes, each but the first with a weight vector of its own."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, FullGaussian
+from tacit.families import DiagonalGaussian, FullGaussian, register
 
 Record = tuple[Array, Array]  # features x (dimension,), class y () in {0, ..., classes - 1}
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["prior"], meta_fields=["classes"])
+@register("classes")
 @dataclass(frozen=True)
 class SoftmaxRegression:
     """P(y = k | x, θ) = exp(z_k) / Σ_j exp(z_j) with z_0 = 0 and z_k = x·θ_k.

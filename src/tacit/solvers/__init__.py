@@ -2,7 +2,7 @@
 
 from tacit.solvers.base import Solver, Target
 from tacit.solvers.conjugate import conjugate
-from tacit.solvers.natural import NaturalVI
+from tacit.solvers.natural import NaturalStep, NaturalVI
 from tacit.solvers.vi import VI
 
-__all__ = ["VI", "NaturalVI", "Solver", "Target", "conjugate"]
+__all__ = ["VI", "NaturalStep", "NaturalVI", "Solver", "Target", "conjugate"]

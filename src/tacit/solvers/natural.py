@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import FullGaussian
+from tacit.families import DiagonalGaussian, FullGaussian, believe
 from tacit.privacy.clipping import Linear, Outer
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import Level, Released, repeat
@@ -85,7 +85,7 @@ class NaturalVI:
             def climb(state: _State, keys: Array = keys[stage], stage: int = stage, averaged: int = averaged) -> Any:
                 through = access.through(self.curvature)
                 spread = through if stage == 0 else _spread(through, state.step)
-                curved = _curvature(keys[0], state, spread, of_linear, bend_unit)
+                curved = _curvature(keys[0], state.mean, spread, of_linear, bend_unit)
                 ready = curved.map(lambda found: self._prepare(found, state, cavity, bend_unit, is_first=stage == 0))
                 return ready.then(
                     lambda s: self._climb(
@@ -101,20 +101,11 @@ class NaturalVI:
     ) -> "_State":
         """The preconditioner and the believed precision, from a noised matrix.
 
-        Symmetric noise of deviation s (s/√2 off the diagonal) has eigenvalues up to s√(2d), its edge. An eigenvalue λ
-        of the matrix itself shows as λ + edge²/4λ, and not at all below half the edge (Baik, Ben Arous & Péché 2005):
-        what shows above the edge is believed to be that λ. Of the rest the diagonal is believed, so far as it is above
-        s. A share of the edge is added for stepping, for what noise could hide.
+        A share of the noise's largest eigenvalue is added for stepping, for what noise could hide.
         """
-        noise = _noise(self.curvature) * unit
-        edge = noise * math.sqrt(2 * curvature.shape[0])
-        values, vectors = jnp.linalg.eigh(curvature)
-        shown = values > edge
-        sizes = jnp.where(shown, (values + jnp.sqrt(jnp.where(shown, values**2 - edge**2, 0))) / 2, 0)
-        seen = (vectors * jnp.maximum(sizes, 0)) @ vectors.T
-        rest = jnp.maximum(0, jnp.diagonal(curvature) - jnp.diagonal(seen) - noise)
-        precision = cavity.precision + seen + jnp.diag(rest)
-        raised = precision + self.floor * edge * jnp.eye(len(values), dtype=values.dtype)
+        believed, edge = believe(curvature, _noise(self.curvature) * unit)
+        precision = cavity.precision + believed
+        raised = precision + self.floor * edge * jnp.eye(curvature.shape[0], dtype=curvature.dtype)
         if is_first:
             raised = raised + self.caution * (precision - cavity.precision)
         root = jnp.linalg.cholesky(cavity.precision)
@@ -159,6 +150,62 @@ class NaturalVI:
         return repeat(key, steps, step, start).map(
             lambda end: replace(state, mean=end.total / averaged, error=end.total_error / averaged**2)
         )
+
+
+@dataclass(frozen=True)
+class NaturalStep:
+    """One release as a site's whole update: its factor becomes the likelihood's second-order expansion at q's mean m.
+
+        t = (Σ_i E_q[f'(z_i)] x_i + H m, H)      H = Σ_i E_q[-f''(z_i)] x_i x_iᵀ
+
+    At a fixed point of partitioned inference q is then the variational optimum. A full q releases H through the
+    mechanism `curvature`, in a sum of its own; where that is None, H is the precision of the factor that is replaced,
+    which changes the way to the fixed point but not the fixed point. A diagonal q releases gradient and the diagonal
+    of H together, under one clip. Noise can make the factor improper: it is handed on as it is, and whoever
+    multiplies factors deals with their product.
+
+    spread: whether expectations are over q; else they are at its mean, for a q that knows nothing yet. units: as in
+    `NaturalVI`, public numbers.
+    """
+
+    curvature: SubsampledGaussian | Exact | None = None
+    spread: bool = True
+    units: tuple[float, float] = (1.0, 1.0)
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        """Cavity times the new factor, possibly improper."""
+        of_linear = getattr(target.likelihood, "of_linear", None)
+        if of_linear is None or isinstance(target.start, dict):
+            raise ValueError(f"{type(target.likelihood).__name__} does not depend on θ through x·θ alone; use VI")
+        q, mean = target.start, target.start.mean
+        slope, bend = (jnp.asarray(unit, mean.dtype) for unit in self.units)
+        if isinstance(q, DiagonalGaussian):
+            return self._diagonal(key, q, access, of_linear, slope, bend).map(lambda t: target.cavity + t)
+        gradient_key, curvature_key = jax.random.split(key)
+        spread = _spread(access, q.covariance if self.spread else jnp.zeros_like(q.precision))
+        gradient = _gradient(gradient_key, mean, spread, of_linear, slope)
+        if self.curvature is None:
+            factor = q - target.cavity
+            return gradient.map(lambda g: target.cavity + FullGaussian(g + factor.precision @ mean, factor.precision))
+        curved = _curvature(curvature_key, mean, spread.through(self.curvature), of_linear, bend)
+        return gradient.join(curved).map(
+            lambda found: target.cavity + FullGaussian(found[0] + found[1] @ mean, found[1])
+        )
+
+    def _diagonal(
+        self, key: Array, q: DiagonalGaussian, access: Access, of_linear: Any, slope: Array, bend: Array
+    ) -> Released[DiagonalGaussian]:
+        def contribution(records: Tree) -> Linear:
+            x, y = records
+            variance = x**2 @ q.variance if self.spread else jnp.zeros_like(x[:, 0])
+            first, second = over_linear(of_linear, x @ q.mean, variance, y)
+            return Linear({"slope": first / slope, "bend": -second / bend}, {"slope": x, "bend": x**2})
+
+        def factor(total: Tree) -> DiagonalGaussian:
+            precision = total["bend"] * bend
+            return DiagonalGaussian(total["slope"] * slope + precision * q.mean, precision)
+
+        return access.sum(key, contribution).map(factor)
 
 
 @jax.tree_util.register_dataclass
@@ -234,12 +281,12 @@ def _gradient(key: Array, mean: Array, access: Access, of_linear: Any, unit: Arr
     return access.sum(key, contribution).map(lambda total: total * unit)
 
 
-def _curvature(key: Array, state: _State, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
+def _curvature(key: Array, mean: Array, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
     """Σ E[-f''(z_i)] x_i x_iᵀ, from records with or without their spread; made symmetric, as the noise is not."""
 
     def contribution(records: Tree) -> Outer:
         x, y, *variance = records
-        _, bend = over_linear(of_linear, x @ state.mean, variance[0] if variance else jnp.zeros_like(x[:, 0]), y)
+        _, bend = over_linear(of_linear, x @ mean, variance[0] if variance else jnp.zeros_like(x[:, 0]), y)
         return Outer(-bend / unit, x)
 
     return access.sum(key, contribution).map(lambda total: (total + total.T) * (unit / 2))

@@ -53,31 +53,45 @@ class VI:
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
         """q that maximises the bound, in the family of `target.start`, priced for all steps."""
-        gradient = self._gradient(target)
+
+        def step(key: Array, level: Level, state: State) -> Released[State]:
+            release = self.gradient(key, state.parameters, target, access.at(level))
+            return release.map(lambda likelihood: self.step(state, target, likelihood))
+
+        return repeat(key, self.steps, step, self.begin(target.start)).map(lambda end: self.end(end, target.start))
+
+    # The parts of a step, for algorithms that take the gradient in one place and the step in another.
+
+    def begin(self, start: Tree) -> "State":
+        """The state before the first step."""
+        parameters = moments(start)
+        return State(jnp.int32(0), parameters, self.optimiser.init(parameters), parameters)
+
+    def gradient(self, key: Array, parameters: Tree, target: Target, access: Access) -> Released[Tree]:
+        """The gradient of the likelihood term at `parameters`: all that reads records."""
+        return self._gradient(target)(key, parameters, access)
+
+    def step(self, state: "State", target: Target, likelihood: Tree) -> "State":
+        """The state after a step along a released gradient and the exact one of everything else."""
         total = self.steps if isinstance(self.steps, int) else sum(self.steps)
         first_averaged = total - max(1, round(self.average * total))
+        exact = jax.grad(lambda p: _divergence(family(p, target.start), target.cavity))(state.parameters)
+        descent = jax.tree.map(jnp.subtract, exact, likelihood)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
+            changes, optimiser = self.optimiser.update(descent, state.optimiser, state.parameters)
+        parameters = optax.apply_updates(state.parameters, changes)
+        weight = 1 / jnp.maximum(1, state.step - first_averaged + 1).astype(jnp.result_type(float))
+        late = state.step >= first_averaged
+        average = jax.tree.map(
+            lambda mean, new: jnp.where(late, mean + (new - mean) * weight.astype(mean.dtype), new),
+            state.average,
+            parameters,
+        )
+        return State(state.step + 1, parameters, optimiser, average)
 
-        def step(key: Array, level: Level, state: _State) -> Released[_State]:
-            def update(likelihood: Tree) -> _State:
-                exact = jax.grad(lambda p: _divergence(_family(p, target.start), target.cavity))(state.parameters)
-                descent = jax.tree.map(jnp.subtract, exact, likelihood)
-                with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
-                    changes, optimiser = self.optimiser.update(descent, state.optimiser, state.parameters)
-                parameters = optax.apply_updates(state.parameters, changes)
-                weight = 1 / jnp.maximum(1, state.step - first_averaged + 1).astype(jnp.result_type(float))
-                late = state.step >= first_averaged
-                average = jax.tree.map(
-                    lambda mean, new: jnp.where(late, mean + (new - mean) * weight.astype(mean.dtype), new),
-                    state.average,
-                    parameters,
-                )
-                return _State(state.step + 1, parameters, optimiser, average)
-
-            return gradient(key, state.parameters, access.at(level)).map(update)
-
-        start = _parameters(target.start)
-        state = _State(jnp.int32(0), start, self.optimiser.init(start), start)
-        return repeat(key, self.steps, step, state).map(lambda end: _family(end.average, target.start))
+    def end(self, state: "State", start: Tree) -> Tree:
+        """The answer: the average of late steps, in the family of `start`."""
+        return family(state.average, start)
 
     def _gradient(self, target: Target) -> Any:
         of_linear = getattr(target.likelihood, "of_linear", None)
@@ -93,7 +107,9 @@ class VI:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class _State:
+class State:
+    """Between steps; `average` is the answer."""
+
     step: Array
     parameters: Tree
     optimiser: Any
@@ -119,7 +135,7 @@ def _each(function: Any, start: Tree, *trees: Tree) -> Tree:
     return function(start, *trees)
 
 
-def _parameters(start: Tree) -> Tree:
+def moments(start: Tree) -> Tree:
     """The moments of each family."""
 
     def one(q: Any) -> _Moments:
@@ -135,7 +151,9 @@ def _root(scale: Array) -> Array:
     return jnp.tril(scale, -1) + jnp.diag(jnp.exp(jnp.diagonal(scale)))
 
 
-def _family(parameters: Tree, start: Tree) -> Tree:
+def family(parameters: Tree, start: Tree) -> Tree:
+    """The families with these moments, of the kinds of `start`."""
+
     def one(q: Any, p: _Moments) -> Any:
         if isinstance(q, DiagonalGaussian):
             precision = jnp.exp(-2 * p.scale)

@@ -1,0 +1,1 @@
+"""Engines move messages between a coordinator and sites under a schedule; they know no mathematics."""

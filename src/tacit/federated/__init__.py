@@ -1,0 +1,1 @@
+"""Federated methods: what a coordinator and its sites compute, and the messages between them."""

@@ -1,0 +1,56 @@
+"""What a federated method is: five pure functions, and nothing about how messages move.
+
+| function           | where       | what                                                                             |
+|--------------------|-------------|----------------------------------------------------------------------------------|
+| `coordinator_init` | coordinator | the state before the first round, for a number of sites                          |
+| `broadcast`        | coordinator | settle what has arrived, and what every site is sent next                        |
+| `site_init`        | site        | the state of a site that was never asked                                         |
+| `site_step`        | site        | the one that reads records: the state after an update, released                  |
+| `coordinator_step` | coordinator | take in the answers that have arrived, from one site or from many                |
+
+Whether sites are asked all at once, in turn or whenever they like is a schedule, not another method.
+
+A site's updates need not all be of one kind (some release more than others), and the price depends on the kind.
+`kind(count)` is that of a site's update number `count`: public, and static where a step is compiled.
+"""
+
+from typing import Any, Protocol
+
+from jax import Array
+
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Released
+
+Tree = Any
+
+
+class Algorithm(Protocol):
+    """A federated method. States and contents are pytrees of arrays; contents are what `messages` can encode."""
+
+    def coordinator_init(self, sites: int) -> Tree:
+        """The coordinator's state before the first round."""
+        ...
+
+    def broadcast(self, state: Tree) -> tuple[Tree, Tree]:
+        """The state with everything settled that has arrived, and the content of the next broadcast."""
+        ...
+
+    def site_init(self) -> Tree:
+        """A site's state before its first update."""
+        ...
+
+    def kind(self, count: int) -> int:
+        """Which of its programs a site runs at its update number `count`, from 0."""
+        ...
+
+    def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
+        """The site's state after an update, priced."""
+        ...
+
+    def answer(self, state: Tree) -> Tree:
+        """What of a site's state leaves it."""
+        ...
+
+    def coordinator_step(self, state: Tree, sites: Array, answers: Tree) -> Tree:
+        """The state after answers (stacked, with the sites in front) of some sites (their numbers) arrived."""
+        ...

@@ -1,0 +1,248 @@
+"""Partitioned variational inference: q = prior · t_0 · Π_m t_m, and each site refines the factor of its own records.
+
+    cavity_m = q / t_m
+    q_m      = argmin KL(q_m ‖ cavity_m · p(data_m | θ))       (`solver`, the one that reads records)
+    t_m      ← t_m · (q_m / q)^ρ                               (ρ: the damping of this update)
+
+after Bui et al. (2018), with privacy at the sites after Sharma et al. (2019) and Liu (2019). What leaves a site is its
+factor, so a message that is lost, late or repeated does no lasting harm: the next one replaces it.
+
+**Improper products.** Noise can take precision away. The coordinator then adds a factor t_0 of its own, a Gaussian of
+precision P - Λ at m: m is where q was, Λ the precision that prior and sites leave, P the nearest one that can be
+believed. It pulls q towards where q is, and so does not move a fixed point: there the sites' gradients balance the
+prior's, whatever P. Its centre follows q at the sites' damping. A prior outside the family is one more factor, refined
+by the coordinator. All of this is a function of released numbers and costs nothing. The product of all factors is q, at
+all times.
+
+**Cavities** are made of what the coordinator sent and the site's own released factor, never of unreleased noise
+(docs/errata.md, 3).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from tacit.families import FullGaussian, believe, over_parts, power, product, project, quotient, register
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Released
+from tacit.solvers.base import Solver, Target
+
+Tree = Any
+LEAST_PRECISION = 0.1  # of q, as a share of the prior's: data may make one less sure than the prior, to an extent
+POINTS = 64  # pairs at which a prior outside the family is looked at
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The public deviations of noise in the sum of all sites' factors: of gradients, and of a matrix of curvature.
+
+    share: by how much of the largest eigenvalue of that noise P is raised, for what noise could hide. reach: the
+    longest step of q's mean.
+    """
+
+    gradient: float = 0.0
+    curvature: float = 0.0
+    share: float = 0.4
+    reach: float = math.inf
+
+
+@register()
+@dataclass(frozen=True)
+class SiteState:
+    """A site's factor in q, and how many updates it has made."""
+
+    factor: Tree
+    count: Array
+
+
+@register()
+@dataclass(frozen=True)
+class CoordinatorState:
+    """q = prior · refined · own · Π factors. factors: of all sites, stacked; total: their product.
+
+    refined: what the prior has over the family's member in its place; own: the pull that keeps q proper. error: the
+    covariance of q's mean that comes from noise (of full Gaussians). arrived: answers since the last broadcast;
+    answered: in all.
+    """
+
+    q: Tree
+    factors: Tree
+    total: Tree
+    refined: Tree
+    own: Tree
+    error: Tree
+    arrived: Array
+    answered: Array
+
+
+@register("solvers", "kinds", "damping", "noise", "prior_steps")
+@dataclass(frozen=True)
+class PVI:
+    """`PVI(prior, likelihood, solvers=(conjugate,))`: an `Algorithm`.
+
+    prior: in the family of q. likelihood: of one record, as a solver sees it. solvers: what a site may run; `kinds`
+    says which of them at its first, second, ... update, and `damping` the ρ of each; the last entry holds for all
+    later ones. noise: for solvers that hand on noised curvature (`NaturalStep` of a full q). prior_steps: how often a
+    prior that is not in the family (a likelihood with `log_prior_correction`) is refined between rounds.
+    """
+
+    prior: Any
+    likelihood: Any
+    solvers: tuple[Solver, ...]
+    kinds: tuple[int, ...] = (0,)
+    damping: tuple[float, ...] = (1.0,)
+    noise: Noise | None = None
+    prior_steps: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.solvers or not self.kinds or not set(self.kinds) <= set(range(len(self.solvers))):
+            raise ValueError(f"kinds={self.kinds}; expected places among the {len(self.solvers)} solvers, at least one")
+        if not self.damping or not all(0 < rho <= 1 for rho in self.damping):
+            raise ValueError(f"damping={self.damping}; expected numbers above 0 and at most 1")
+        if self.noise is not None and not isinstance(self.prior, FullGaussian):
+            raise ValueError("noise= is for solvers of full Gaussians; make the prior full, or leave it out")
+
+    def coordinator_init(self, sites: int) -> CoordinatorState:
+        if sites < 1:
+            raise ValueError(f"sites={sites}; expected at least 1")
+        flat = power(self.prior, 0.0)
+        factors = jax.tree.map(lambda leaf: jnp.zeros((sites, *leaf.shape), leaf.dtype), self.prior)
+        error = jnp.zeros_like(self.prior.precision) if self.noise is not None else ()
+        return CoordinatorState(self.prior, factors, flat, flat, flat, error, jnp.int32(0), jnp.int32(0))
+
+    def broadcast(self, state: CoordinatorState) -> tuple[CoordinatorState, Tree]:
+        """Settle q, and send it."""
+        # The round that has ended: each site's last update was its number `turn`, on average.
+        sites = jax.tree.leaves(state.factors)[0].shape[0]
+        turn = jnp.maximum(0, (state.answered - 1) // sites)
+        rho = self._damping(turn) * jnp.minimum(1, state.arrived.astype(jnp.result_type(float)) / sites)
+        settled = self._settle(state, rho)
+        state = jax.tree.map(partial(jnp.where, state.arrived > 0), settled, state)
+        return replace(state, arrived=jnp.int32(0)), state.q
+
+    def site_init(self) -> SiteState:
+        return SiteState(power(self.prior, 0.0), jnp.int32(0))
+
+    def kind(self, count: int) -> int:
+        return self.kinds[min(count, len(self.kinds) - 1)]
+
+    def site_step(self, key: Array, state: SiteState, content: Tree, access: Access, kind: int) -> Released[SiteState]:
+        target = Target(quotient(content, state.factor), content, self.likelihood, corrects_prior=False)
+
+        def refine(new: Tree) -> SiteState:
+            change = power(quotient(new, content), self._damping(state.count))
+            return SiteState(product(state.factor, change), state.count + 1)
+
+        return self.solvers[kind](key, target, access).map(refine)
+
+    def answer(self, state: SiteState) -> Tree:
+        return state.factor
+
+    def coordinator_step(self, state: CoordinatorState, sites: Array, answers: Tree) -> CoordinatorState:
+        old = jax.tree.map(lambda leaf: leaf[sites], state.factors)
+        change = jax.tree.map(lambda new, old: jnp.sum(new - old, axis=0), answers, old)
+        count = jnp.int32(sites.shape[0])
+        return replace(
+            state,
+            factors=jax.tree.map(lambda all, new: all.at[sites].set(new), state.factors, answers),
+            total=product(state.total, change),
+            arrived=state.arrived + count,
+            answered=state.answered + count,
+        )
+
+    def posterior(self, state: CoordinatorState) -> Tree:
+        """What to report: q, or, where noise is known, (mean, covariance) of the data's posterior and the noise's."""
+        if self.noise is None:
+            return state.q
+        believed, _ = believe(state.total.precision, self.noise.curvature)
+        return state.q.mean, _inverse(self.prior.precision + believed) + state.error
+
+    def _damping(self, count: Array) -> Array:
+        rhos = jnp.asarray(self.damping, jnp.result_type(float))
+        return rhos[jnp.minimum(count, len(self.damping) - 1)]
+
+    # --- Settling: everything here is a function of released numbers ---------------------------------------------
+
+    def _settle(self, state: CoordinatorState, rho: Array) -> CoordinatorState:
+        if self.noise is not None:
+            return self._settle_noised(state, self.noise, rho)
+        correction = getattr(self.likelihood, "log_prior_correction", None)
+        q, refined = state.q, state.refined
+        for _ in range(1 if correction is None else self.prior_steps):
+            if correction is not None:
+                refined = power(product(refined, _expansion(q, correction)), 0.5)
+            raw = product(self.prior, refined, state.total)
+            q = over_parts(raw, _held, project(raw, power(self.prior, LEAST_PRECISION)), q)
+        return replace(state, q=q, refined=refined, own=quotient(q, raw))
+
+    def _settle_noised(self, state: CoordinatorState, noise: Noise, rho: Array) -> CoordinatorState:
+        """A full Gaussian whose precision is noised: what can be believed of it, raised by a share of the noise."""
+        mean, prior = state.q.mean, self.prior
+        rho = rho.astype(mean.dtype)
+        found, edge = believe(state.total.precision, noise.curvature)
+        believed = prior.precision + found
+        raised = believed + noise.share * edge * jnp.eye(mean.shape[0], dtype=mean.dtype)
+        added = raised - prior.precision - state.total.precision
+        pull = (1 - rho) * state.own.precision_mean + rho * (added @ mean)
+        fixed = prior.precision_mean + state.total.precision_mean
+        change = jnp.linalg.solve(raised, fixed + pull) - mean
+        mean = mean + change * jnp.minimum(1, noise.reach / jnp.maximum(jnp.linalg.norm(change), 1e-30))
+        # The error of m follows e ← (1 - ρ P⁻¹Λ) e + ρ P⁻¹ξ; before anything was learnt, it is what the data will tell.
+        step = _inverse(raised)
+        told = _inverse(prior.precision) - _inverse(believed)
+        error = jnp.where(state.answered > state.arrived, state.error, told)
+        keep = jnp.eye(mean.shape[0], dtype=mean.dtype) - rho * (step @ believed)
+        error = keep @ error @ keep.T + (rho * noise.gradient) ** 2 * (step @ step)
+        q = FullGaussian(raised @ mean, raised)
+        own = FullGaussian(q.precision_mean - fixed, added)
+        return replace(state, q=q, own=own, error=error)
+
+
+def _expansion(q: Tree, function: Any) -> Tree:
+    """exp(function) as a factor: its second-order expansion, averaged over q, with a diagonal precision.
+
+    By Stein's identity E[∂²f/∂θ_i²] = E[∂f/∂θ_i (θ_i - m_i)] / σ_i², so gradients suffice; the points are ± pairs of
+    a Sobol sequence, so that a coordinator needs no key.
+    """
+    sizes = over_parts(q, lambda part: part.precision_mean.shape[0])
+    widths, treedef = jax.tree.flatten(sizes)
+    uniform = qmc.Sobol(sum(widths), scramble=False).random(POINTS + 1)[1:]
+    normal = jnp.asarray(ndtri(uniform), jnp.result_type(float))
+    points = jnp.concatenate([normal, -normal])
+    places = [sum(widths[:j]) for j in range(1, len(widths))]
+    noises = treedef.unflatten(jnp.split(points, places, axis=1))
+
+    def move(noise: Tree) -> Tree:
+        return over_parts(q, lambda part, e: part.mean + part.deviation * e, noise)
+
+    gradients = jax.vmap(lambda noise: jax.grad(function)(move(noise)))(noises)
+
+    def factor(part: Any, slopes: Array, noise: Array) -> Any:
+        precision = -jnp.mean(slopes * noise, axis=0) / part.deviation
+        weight = jnp.mean(slopes, axis=0) + precision * part.mean
+        return replace(part, precision_mean=weight, precision=_like(precision, part.precision))
+
+    return over_parts(q, factor, gradients, noises)
+
+
+def _like(diagonal: Array, precision: Array) -> Array:
+    return jnp.diag(diagonal) if precision.ndim == 2 else diagonal
+
+
+def _inverse(precision: Array) -> Array:
+    inverse = jnp.linalg.inv(precision)
+    return (inverse + inverse.T) / 2
+
+
+def _held(raw: Any, proper: Any, old: Any) -> Any:
+    """The product with a precision that was raised, and a pull towards where q is that does not move a fixed point."""
+    added = quotient(proper, raw).precision
+    pull = added @ old.mean if added.ndim == 2 else added * old.mean
+    return replace(proper, precision_mean=raw.precision_mean + pull)

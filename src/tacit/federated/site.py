@@ -1,0 +1,179 @@
+"""A site: the one place where an update is made, behind its key, records, store and ledger.
+
+What happens to a broadcast, in this order (docs/privacy.md):
+
+1. A round that was answered is answered again from the store; nothing is run and nothing is charged.
+2. The broadcast must be of this study, of a later round, of the right shape, finite and proper. No number in it enters
+   the accounting: the plan is the site's own.
+3. The update is priced by shapes, before a record is read.
+4. The price is charged to the ledger, durably, or the round is refused.
+5. The update is made. Its receipt must equal its price.
+6. State and answer are stored, durably. Only then the answer is sent.
+
+A crash between 4 and 6 leaves a round that is charged and not answered. It is not run again: asked once more, the site
+says that the round is lost, and goes on with the next one. So a crash counts at most one update too many.
+"""
+
+import os
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tacit.families import Family, is_proper
+from tacit.federated.algorithm import Algorithm
+from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
+from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Released, price
+
+Tree = Any
+
+
+@dataclass
+class Site:
+    """`site(broadcast)`: the answer, or a refusal with its reason.
+
+    access: the records, behind the site's own mechanism. ledger: of the data set's budget; `None` is for records that
+    are public or made up, and charges nothing. store: a file beside the data, which must belong to this study alone.
+    key: of its own for each process, from `secure_key()`.
+    """
+
+    name: str
+    study: str
+    algorithm: Algorithm
+    access: Access
+    key: Array
+    ledger: Ledger | None
+    store: Path | None = None
+    _state: Tree = field(init=False)
+    _answered: Update | None = field(init=False, default=None)
+    _count: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._state = self.algorithm.site_init()
+        if self.store is not None and self.store.exists():
+            self._restore(self.store.read_bytes())
+
+    @property
+    def updates(self) -> int:
+        """How many updates this site has made."""
+        return self._count
+
+    def __call__(self, broadcast: Broadcast) -> Update | Refusal:
+        last = self._answered
+        if last is not None and (broadcast.study, broadcast.round) == (self.study, last.round):
+            return last
+        fault = self._fault(broadcast)
+        if fault:
+            return self._refuse(broadcast, fault)
+        kind = self.algorithm.kind(self._count)
+        content = jax.tree.map(jnp.asarray, broadcast.content)
+        key = jax.random.fold_in(self.key, broadcast.round)
+        step = partial(_step, self.algorithm, kind)
+        promised = price(step, key, self._state, content, self.access)
+        if self.ledger is not None:
+            try:
+                self.ledger.charge(promised, study=self.study, round=broadcast.round)
+            except BudgetExceeded as error:
+                return self._refuse(broadcast, str(error))
+            except AlreadyCharged:
+                return self._refuse(broadcast, "this round was charged and its answer lost; go on with a later round")
+        release = step(key, self._state, content, self.access)
+        if release.event != promised:
+            raise RuntimeError("the receipt is not the price: this is a bug in tacit; nothing was sent")
+        # A result that is not finite is dropped: a decision about released numbers, so it costs nothing.
+        if all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(release.value)):
+            self._state = release.value
+        self._count += 1
+        self._answered = Update(
+            self.study, self.name, broadcast.round, jax.tree.map(np.asarray, self.algorithm.answer(self._state))
+        )
+        if self.store is not None:
+            _write(self.store, self._stored())
+        return self._answered
+
+    def _refuse(self, broadcast: Broadcast, reason: str) -> Refusal:
+        return Refusal(broadcast.study, self.name, broadcast.round, reason)
+
+    def _fault(self, broadcast: Broadcast) -> str:
+        """Why this broadcast is not answered, or nothing."""
+        if broadcast.study != self.study:
+            return f"study={broadcast.study!r}; this site takes part in {self.study!r} only"
+        if self._answered is not None and broadcast.round < self._answered.round:
+            return f"round={broadcast.round} is before round {self._answered.round}, which was answered; ask later ones"
+        expected = jax.eval_shape(lambda: self.algorithm.broadcast(self.algorithm.coordinator_init(1))[1])
+        if _form(broadcast.content) != _form(expected):
+            return "the broadcast has another shape than this site's plan; use the same study file"
+        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(broadcast.content)):
+            return "the broadcast is not finite; begin the study anew"
+        if not _is_proper(broadcast.content):
+            return "the posterior that was sent is not proper; begin the study anew"
+        return ""
+
+    # --- What survives -------------------------------------------------------------------------------------------
+
+    def _stored(self) -> bytes:
+        assert self._answered is not None
+        return encode_tree(
+            {
+                "answer": self._answered.content,
+                "state": {f"{j:04d}": np.asarray(leaf) for j, leaf in enumerate(jax.tree.leaves(self._state))},
+                "place": np.array([self._answered.round, self._count], np.int64),
+            }
+        )
+
+    def _restore(self, data: bytes) -> None:
+        try:
+            found = decode_tree(data)
+            leaves = list(found["state"].values())
+            round, count = (int(number) for number in found["place"])
+            answer = found["answer"]
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"store={self.store} cannot be read ({error}); go back to a sound copy") from None
+        like = jax.tree.leaves(self._state)
+        if [np.shape(leaf) for leaf in like] != [np.shape(leaf) for leaf in leaves]:
+            raise ValueError(f"store={self.store} is of another study; give this one a folder of its own")
+        self._state = jax.tree.unflatten(jax.tree.structure(self._state), [jnp.asarray(leaf) for leaf in leaves])
+        self._count, self._answered = count, Update(self.study, self.name, round, answer)
+
+
+@partial(jax.jit, static_argnums=1)
+def _step(algorithm: Algorithm, kind: int, key: Array, state: Tree, content: Tree, access: Access) -> Released[Tree]:
+    return algorithm.site_step(key, state, content, access, kind)
+
+
+def unledgered(algorithm: Algorithm, kind: int, key: Array, state: Tree, content: Tree, access: Access) -> Tree:
+    """A site's step without its receipt, for simulations on public or made-up records; price it beforehand."""
+    return algorithm.site_step(key, state, content, access, kind).value
+
+
+def _form(tree: Tree) -> Any:
+    """Structure, shapes and types of a tree's arrays."""
+    return jax.tree.structure(tree), [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(tree)]
+
+
+def _is_proper(content: Tree) -> bool:
+    """Whether every family in a content can be normalised."""
+    parts = jax.tree.leaves(content, is_leaf=lambda part: isinstance(part, Family))
+    return all(bool(is_proper(jax.tree.map(jnp.asarray, part))) for part in parts if isinstance(part, Family))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All or nothing, and there after a loss of power."""
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
