@@ -47,6 +47,7 @@ TOP = (
     "tacit.estimators",
     "tacit.fitting",
     "tacit.posterior",
+    "tacit.regression",
     "tacit.report",
     "tacit.reproduce",
 )

@@ -349,10 +349,10 @@ def _check_fit(
     insecure_seed: int | None,
 ) -> None:
     """Refuse before a file is read."""
-    from tacit.fitting import LINKS
     from tacit.privacy.accounting import check_delta
     from tacit.privacy.events import check_adjacency
     from tacit.privacy.randomness import insecure_key
+    from tacit.regression import LINKS
 
     if model not in LINKS:
         raise ValueError(f"model={model!r}; expected one of {', '.join(LINKS)}")

@@ -26,9 +26,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from tacit.fitting import PRIOR_DEVIATION, fit
+from tacit.fitting import fit
 from tacit.posterior import Posterior
 from tacit.privacy.events import Adjacency
+from tacit.regression import PRIOR_DEVIATION
 
 
 class _PrivateRegression(BaseEstimator, abc.ABC):

@@ -28,8 +28,7 @@ from jax import Array
 from tacit.data.datasets import Dataset
 from tacit.data.tables import Table
 from tacit.families import DiagonalGaussian, FullGaussian
-from tacit.models import LinearRegression, LogisticRegression, PoissonRegression, ProbitRegression, SoftmaxRegression
-from tacit.posterior import Block, Posterior
+from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Dense
 from tacit.privacy.events import Adjacency, Event, Repeated, compose
@@ -37,6 +36,21 @@ from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key, secure_key
 from tacit.privacy.released import Released, price
 from tacit.privacy.statement import Statement
+from tacit.regression import (
+    LINKS,
+    PRIOR_DEVIATION,
+    REACH,
+    block,
+    bounds_of,
+    check_target,
+    clip_of,
+    in_units,
+    measured,
+    model_of,
+    scales_target,
+    standardise,
+    without_tails,
+)
 from tacit.scaling import BINS, Range, Scaling, histogram_clip, moments_clip, release_range, release_scaling
 from tacit.solvers import VI, NaturalVI, Target
 
@@ -44,40 +58,11 @@ Tree = Any
 Mechanism = SubsampledGaussian | Exact
 SHARES = {"ranges": 0.1, "moments": 0.2, "residual": 0.05, "curvature": 0.2}  # gradients have the rest
 STAGES, EXACT_STAGES = (8, 12), (3, 3, 4, 4, 6, 10)
-PRIOR_DEVIATION, INTERCEPT_DEVIATION = 1.0, 5.0  # of coefficients of standardised features
 MOST_RESIDUAL, LEAST_RESIDUAL = 4.0, 1e-3  # variances of the target: noise may leave nothing of a small residual
-MOST_DEVIATIONS = 5.0  # features further out are moved there
-REACH = 2.0  # the longest step in coefficients of standardised features
 MOST_COLUMNS = 400  # above, a matrix of curvature is mostly noise, and a diagonal q is fitted
 STEPS, SAMPLING_RATE, LEARNING_RATE, CLIP = 1000, 0.1, 0.02, 1.0  # of models that are not regressions
+START_DEVIATION = 0.1  # of where they begin
 LEAST_BATCH = 200  # records of a sample, on average
-
-
-@dataclass(frozen=True)
-class Link:
-    """What a kind of regression needs to know before it sees data.
-
-    slope and bend: the size of a record's f' and f'' in x·θ, in units of the target's own (its deviation, the root of
-    its mean) where it has one. least and most: the range of the gradients' clip in those units and in typical lengths
-    of x: a small clip has little noise, a large one little bias. caution: how much curvature may grow on the way.
-    """
-
-    model: Any
-    slope: float
-    bend: float
-    least: float
-    most: float
-    caution: float = 0.0
-
-
-LINKS = {
-    "linear": Link(LinearRegression, 1.0, 1.0, 1.0, 3.0),
-    "logistic": Link(LogisticRegression, 1.0, 0.15, 0.5, 2.0),
-    "probit": Link(ProbitRegression, 1.5, 0.4, 0.5, 2.0),
-    "poisson": Link(PoissonRegression, 1.0, 4.0, 1.5, 4.0, caution=1.0),
-    "softmax": Link(SoftmaxRegression, 1.0, 0.25, 0.7, 0.7),
-}
-TYPICAL_SLOPE = 0.4  # of a record, in units of its largest or of its deviation: what gradients vary by without noise
 
 
 @dataclass(frozen=True)
@@ -106,7 +91,7 @@ class Plan:
     @property
     def scales_target(self) -> bool:
         """Whether the target is a number whose range and mean are needed."""
-        return self.is_table and self.link in ("linear", "poisson")
+        return self.is_table and scales_target(self.link)
 
     @property
     def columns(self) -> int:
@@ -203,7 +188,7 @@ def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: 
         return _solve(plan, mechanisms, key, access, model, start).map(lambda found: Outcome(found[0]))
     assert bounds is not None
     range_key, moments_key, solver_key = jax.random.split(key, 3)
-    numbers = access.map(lambda record: _numbers(plan, record))
+    numbers = access.map(lambda record: measured(plan.link, plan.numbers, record))
     release = Released(bounds)
     if "ranges" in mechanisms:
         places = np.array(plan.unknown)
@@ -216,41 +201,14 @@ def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: 
         scalings = release.then(lambda found: release_scaling(moments_key, through, found))
     else:
         scalings = release.map(lambda r: Scaling(r, (r.low + r.high) / 2, (r.high - r.low) / 2))
-    scalings = scalings.map(lambda scaling: _without_tails(plan, scaling))
+    scalings = scalings.map(lambda scaling: without_tails(len(plan.numbers), scaling))
 
     def solve(scaling: Scaling) -> Released[Outcome]:
-        ready = access.map(lambda record: _standardise(plan, scaling, record))
+        ready = access.map(lambda record: standardise(plan.link, plan.numbers, scaling, record))
         release = _solve(plan, mechanisms, solver_key, ready, model, start, scaling)
         return release.map(lambda found: Outcome(found[0], scaling, found[1]))
 
     return scalings.then(solve)
-
-
-def _without_tails(plan: Plan, scaling: Scaling) -> Scaling:
-    """Features' ranges cut to some deviations around their means: a record far outside would only be clipped."""
-    r, reach = scaling.range, MOST_DEVIATIONS * scaling.scale
-    is_feature = np.arange(plan.columns) < len(plan.numbers)
-    low = jnp.where(is_feature, jnp.maximum(r.low, scaling.location - reach), r.low)
-    high = jnp.where(is_feature, jnp.minimum(r.high, scaling.location + reach), r.high)
-    return replace(scaling, range=Range(low, high))
-
-
-def _numbers(plan: Plan, record: tuple[Array, Array]) -> Array:
-    x, y = record
-    found = x[np.array(plan.numbers, int)]
-    return jnp.append(found, y.astype(x.dtype)) if plan.scales_target else found
-
-
-def _standardise(plan: Plan, scaling: Scaling, record: tuple[Array, Array]) -> tuple[Array, Array]:
-    """(1, x) with its numbers rescaled, and a linear regression's target too."""
-    x, y = record
-    scaled = scaling(_numbers(plan, record))
-    x = x.at[np.array(plan.numbers, int)].set(scaled[: len(plan.numbers)])
-    if plan.link == "linear":
-        y = scaled[-1]
-    if plan.link == "poisson":
-        y = jnp.clip(y.astype(x.dtype), 0, scaling.range.high[-1])
-    return jnp.concatenate([jnp.ones(1, x.dtype), x]), y
 
 
 def _solve(
@@ -380,7 +338,10 @@ def fit(
     key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
     if isinstance(model, str):
         assert table is not None
-        model, start = _regression(plan, table, prior_deviation)
+        model = model_of(plan.link, table, prior_deviation)
+        start = (
+            model.prior.full() if plan.method == "natural" else model.prior.of(jnp.zeros_like(model.prior.mean), 0.1)
+        )
     if start is None:
         key, start_key = jax.random.split(key)
         start = model.start(start_key) if hasattr(model, "start") else model.prior
@@ -396,8 +357,9 @@ def fit(
         ).noise_multiplier
         plan = replace(plan, noise_multiplier=noise)
         if plan.method == "natural" and clip is None:
-            plan = _with_clip(plan, access.slots, size)
-    limits = _limits(plan, table)
+            gradients = noise / math.sqrt(plan.shares()["gradients"])
+            plan = replace(plan, clip=clip_of(plan.link, plan.clip, gradients, access.slots, size))
+    limits = bounds_of(table, plan.columns) if table is not None and plan.is_table else None
     promised = price(partial(run, plan), key, access, model, start, limits)
     if math.isfinite(epsilon) and accounting.epsilon(promised, delta, adjacency=adjacency) > epsilon:
         raise ValueError(f"epsilon={epsilon} would be passed by this plan; ask for a little more, or set fewer steps")
@@ -427,7 +389,7 @@ def _records(
                 raise ValueError(f"data is a {type(data).__name__}; expected (features, target), a Dataset or a Table")
             public = {"bounds": bounds, "target_bounds": target_bounds, "classes": classes}
             data = Table.of(*data, names=names, indicators=indicators, **public)
-        _check_target(model, data)
+        check_target(model, data)
         return data, (data.features, data.target.astype(np.float32))
     if isinstance(data, Table):  # a model of one's own sees the table with an intercept
         ones = np.ones((len(data.features), 1), np.float32)
@@ -486,72 +448,14 @@ def _width(model: Any, access: Access) -> int:
     return access.records[0].shape[-1] if hasattr(model, "of_linear") else 0
 
 
-def _with_clip(plan: Plan, slots: int, columns: int) -> Plan:
-    """The clip at which noise on the gradients matches what they vary by anyway, within the link's limits.
-
-    Where d features share N records, a gradient varies by about TYPICAL_SLOPE √(N / d) in each coordinate; its noise
-    has deviation σ·clip when all steps are taken together.
-    """
-    link = LINKS[plan.link]
-    if plan.noise_multiplier == 0:
-        return plan
-    noise = plan.noise_multiplier / math.sqrt(plan.shares()["gradients"])
-    factor = TYPICAL_SLOPE * math.sqrt(slots / columns) / (noise * plan.clip)
-    return replace(plan, clip=plan.clip * min(max(factor, link.least), link.most))
-
-
 def _halves(steps: int) -> tuple[int, int]:
     if steps < 2:
         raise ValueError(f"steps={steps}; expected at least 2, one after each release of curvature")
     return steps // 2, steps - steps // 2
 
 
-def _check_target(link: str, table: Table) -> None:
-    """Refuse targets that the model cannot have; the message names no record."""
-    try:
-        y = np.asarray(table.target, float)
-    except (TypeError, ValueError):
-        raise ValueError("the target holds something that is not a number; recode it") from None
-    if not np.all(np.isfinite(y)):
-        raise ValueError("the target has values that are missing or not finite; remove those records")
-    if link in ("logistic", "probit") and not np.all((y == 0) | (y == 1)):
-        raise ValueError(f"a {link} regression's target must be 0 or 1; recode it, or use model='softmax'")
-    if link == "poisson" and not np.all((y >= 0) & (y == np.round(y))):
-        raise ValueError("a Poisson regression's target must be whole numbers from 0 on")
-    if link == "softmax":
-        if table.classes is None:
-            raise ValueError("model='softmax' needs classes=, the public list of classes behind 0, 1, ...")
-        if not np.all((y >= 0) & (y < len(table.classes)) & (y == np.round(y))):
-            raise ValueError(
-                f"a softmax regression's target must be 0, ..., {len(table.classes) - 1}, one for each class"
-            )
-
-
-def _regression(plan: Plan, table: Table, deviation: float) -> tuple[Any, Any]:
-    """The model on standardised features, and where to begin."""
-    size = len(table.names) + 1
-    deviations = np.full(size, deviation)
-    deviations[0] = max(deviation, INTERCEPT_DEVIATION)
-    if plan.link == "softmax":
-        assert table.classes is not None
-        deviations = np.tile(deviations, len(table.classes) - 1)
-        model = SoftmaxRegression(DiagonalGaussian.of(np.zeros(len(deviations)), deviations), len(table.classes))
-        return model, DiagonalGaussian.of(np.zeros(len(deviations)), 0.1)
-    model = LINKS[plan.link].model(DiagonalGaussian.of(np.zeros(size), deviations))
-    return model, model.prior.full() if plan.method == "natural" else DiagonalGaussian.of(np.zeros(size), 0.1)
-
-
 def _means(q: Any) -> Any:
     return jax.tree.map(lambda part: part.precision_mean, q, is_leaf=lambda part: hasattr(part, "precision_mean"))
-
-
-def _limits(plan: Plan, table: Table | None) -> Range | None:
-    if not plan.is_table:
-        return None
-    assert table is not None
-    count = plan.columns
-    low, high = (np.nan_to_num(end[:count], nan=default) for end, default in ((table.low, -1.0), (table.high, 1.0)))
-    return Range(jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32))
 
 
 def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | None) -> tuple[str, ...]:
@@ -592,71 +496,13 @@ def _posterior(plan: Plan, table: Table | None, outcome: Outcome, statement: Sta
     common: dict[str, Any] = words | {"plan": plan.to_dict()}
     if isinstance(outcome.q, dict):
         blocks = {
-            name: _block(q, tuple(f"{name}[{j}]" for j in range(len(q.precision)))) for name, q in outcome.q.items()
+            name: block(q, tuple(f"{name}[{j}]" for j in range(len(q.precision)))) for name, q in outcome.q.items()
         }
         return Posterior(blocks, "", **common)
     if not plan.is_table:
         size = len(jax.tree.leaves(outcome.q)[0])
         names = ("intercept", *table.names) if table is not None else tuple(f"theta[{j}]" for j in range(size))
-        return Posterior({"coefficients": _block(outcome.q, names)}, plan.link if table is not None else "", **common)
+        return Posterior({"coefficients": block(outcome.q, names)}, plan.link if table is not None else "", **common)
     assert table is not None
     assert outcome.scaling is not None
-    location, scale, low, high = (
-        np.asarray(part, float)
-        for part in (
-            outcome.scaling.location,
-            outcome.scaling.scale,
-            outcome.scaling.range.low,
-            outcome.scaling.range.high,
-        )
-    )
-    size = len(table.names) + 1
-    back = np.eye(size)
-    places = np.array(plan.numbers, int) + 1
-    back[places, places] = 1 / scale[: len(places)]
-    back[0, places] = -location[: len(places)] / scale[: len(places)]
-    shift, noise_scale = np.zeros(size), None
-    if plan.link == "linear":
-        back *= scale[-1]
-        shift[0] = location[-1]
-        known = 1.0 if outcome.noise_scale is None else float(np.asarray(outcome.noise_scale))
-        noise_scale = known * float(scale[-1])
-    names: tuple[str, ...] = ("intercept", *table.names)
-    if plan.link == "softmax":
-        assert table.classes is not None
-        free = table.classes[1:]
-        names = tuple(f"{label}: {name}" for label in free for name in names)
-        back, shift = np.kron(np.eye(len(free)), back), np.zeros(size * len(free))
-    q = _block(outcome.q, names)
-    covariance = np.diag(q.covariance) if q.covariance.ndim == 1 else q.covariance
-    covariance = back @ covariance @ back.T
-    block = Block(names, shift + back @ q.mean, (covariance + covariance.T) / 2)
-    ends = [np.full(size - 1, end) for end in (-np.inf, np.inf)]
-    for end, found in zip(ends, (low, high), strict=True):
-        end[places - 1] = found[: len(places)]
-    details = {
-        "range": {"low": _finite(ends[0]), "high": _finite(ends[1])},
-        "location": location.tolist(),
-        "scale": scale.tolist(),
-        "schema": table.schema,
-    }
-    return Posterior(
-        {"coefficients": block}, plan.link, noise_scale=noise_scale, classes=table.classes, details=details, **common
-    )
-
-
-def _finite(values: np.ndarray) -> list[float | None]:
-    """JSON has no infinity."""
-    return [float(v) if math.isfinite(v) else None for v in values]
-
-
-def _block(q: Any, names: tuple[str, ...]) -> Block:
-    """In double precision, for the units of the data may differ by many orders."""
-    if isinstance(q, tuple):
-        mean, covariance = (np.asarray(part, float) for part in q)
-        return Block(names, mean, (covariance + covariance.T) / 2)
-    precision, scaled = np.asarray(q.precision, float), np.asarray(q.precision_mean, float)
-    if precision.ndim == 1:
-        return Block(names, scaled / precision, 1 / precision)
-    covariance = np.linalg.inv(precision)
-    return Block(names, covariance @ scaled, (covariance + covariance.T) / 2)
+    return in_units(plan.link, plan.numbers, table, outcome.q, outcome.scaling, outcome.noise_scale, common)

@@ -81,13 +81,12 @@ def run(
     """
     now = progress or Progress(algorithm.coordinator_init(len(sites)))
     shape = jax.eval_shape(algorithm.answer, jax.eval_shape(algorithm.site_init))
-    settle, take = jax.jit(algorithm.broadcast), jax.jit(algorithm.coordinator_step)
     for position, step in enumerate(steps):
         if position < now.position:
             continue
         asked = [site for site in step.asked if site not in now.refused]
         if asked:
-            now.state, content = settle(now.state)
+            now.state, content = _settle(algorithm, now.state)
             broadcast = Broadcast(study, position, jax.tree.map(np.asarray, content))
             for site in asked:
                 answer = sites[site](broadcast)
@@ -100,14 +99,27 @@ def run(
         if arrived:
             contents = [now.pending.pop(site) for site in arrived]
             stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *contents)
-            now.state = take(now.state, jnp.asarray(arrived, jnp.int32), stacked)
+            now.state = _take(algorithm, now.state, jnp.asarray(arrived, jnp.int32), stacked)
             now.communications += len(arrived)
         now.position = position + 1
         observe(now)
         if len(now.refused) == len(sites):
             break
-    now.state, _ = settle(now.state)
+    now.state, _ = _settle(algorithm, now.state)
     return now
+
+
+# Of the module, with the algorithm as an argument: a second run of the same algorithm compiles nothing.
+
+
+@jax.jit
+def _settle(algorithm: Algorithm, state: Tree) -> tuple[Tree, Tree]:
+    return algorithm.broadcast(state)
+
+
+@jax.jit
+def _take(algorithm: Algorithm, state: Tree, sites: Array, answers: Tree) -> Tree:
+    return algorithm.coordinator_step(state, sites, answers)
 
 
 def _fault(answer: Update | Refusal, study: str, round: int, last: int, shape: Tree) -> str:
@@ -118,8 +130,8 @@ def _fault(answer: Update | Refusal, study: str, round: int, last: int, shape: T
         return ""
     same = jax.tree.structure(answer.content) == jax.tree.structure(shape)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(answer.content)]
-    if not same or [leaf.shape for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(shape)]:
-        return "its answer has another shape than the study's"
+    if not same or [(a.shape, a.dtype) for a in leaves] != [(a.shape, a.dtype) for a in jax.tree.leaves(shape)]:
+        return "its answer has another shape or type than the study's"
     return "" if all(np.all(np.isfinite(leaf)) for leaf in leaves) else "its answer is not finite"
 
 
@@ -245,6 +257,8 @@ def _segment(
     def one(key: Array, state: Tree, site_states: Tree, visits: Array) -> tuple[tuple[Tree, Tree], Tree]:
         def body(carry: tuple[Tree, Tree], now: tuple[Array, Array]) -> tuple[tuple[Tree, Tree], Tree]:
             (state, site_states), (t, asked) = carry, now
+            if not groups:  # everybody is away
+                return carry, record(algorithm.broadcast(state)[0])
             settled, content = algorithm.broadcast(state)
             step_key = jax.random.fold_in(key, t)
 

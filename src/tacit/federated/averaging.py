@@ -47,6 +47,11 @@ class GradientAveraging:
     weights: Array
     solver: Any
 
+    def __post_init__(self) -> None:
+        if hasattr(self.likelihood, "log_prior_correction"):
+            name = type(self.likelihood).__name__
+            raise ValueError(f"{name} has a prior outside of the family, which every site would add; use PVI")
+
     def coordinator_init(self, sites: int) -> AveragingState:
         if self.weights.shape != (sites,):
             raise ValueError(f"weights has shape {self.weights.shape}; expected one for each of {sites} sites")
@@ -60,7 +65,7 @@ class GradientAveraging:
         return AveragingState(optimiser, zeros, jnp.int32(0)), self._content(optimiser.parameters)
 
     def site_init(self) -> Tree:
-        return self.solver.begin(self.start).parameters
+        return jax.tree.map(jnp.zeros_like, self.solver.begin(self.start).parameters)
 
     def kind(self, count: int) -> int:
         del count

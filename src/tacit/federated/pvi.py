@@ -108,6 +108,9 @@ class PVI:
             raise ValueError(f"damping={self.damping}; expected numbers above 0 and at most 1")
         if self.noise is not None and not isinstance(self.prior, FullGaussian):
             raise ValueError("noise= is for solvers of full Gaussians; make the prior full, or leave it out")
+        if self.noise is not None and hasattr(self.likelihood, "log_prior_correction"):
+            name = type(self.likelihood).__name__
+            raise ValueError(f"noise= with {name}, whose prior is not in the family and would be left out; use VI")
 
     def coordinator_init(self, sites: int) -> CoordinatorState:
         if sites < 1:
@@ -146,13 +149,13 @@ class PVI:
         return state.factor
 
     def coordinator_step(self, state: CoordinatorState, sites: Array, answers: Tree) -> CoordinatorState:
-        old = jax.tree.map(lambda leaf: leaf[sites], state.factors)
-        change = jax.tree.map(lambda new, old: jnp.sum(new - old, axis=0), answers, old)
+        factors = jax.tree.map(lambda all, new: all.at[sites].set(new), state.factors, answers)
         count = jnp.int32(sites.shape[0])
         return replace(
             state,
-            factors=jax.tree.map(lambda all, new: all.at[sites].set(new), state.factors, answers),
-            total=product(state.total, change),
+            factors=factors,
+            # Anew, not by differences: the rounding of a factor that once was huge would stay for good.
+            total=jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), factors),
             arrived=state.arrived + count,
             answered=state.answered + count,
         )

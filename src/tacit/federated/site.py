@@ -14,6 +14,7 @@ A crash between 4 and 6 leaves a round that is charged and not answered. It is n
 says that the round is lost, and goes on with the next one. So a crash counts at most one update too many.
 """
 
+import hashlib
 import os
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,13 +24,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from tacit.families import Family, is_proper
 from tacit.federated.algorithm import Algorithm
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
 from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
 from tacit.privacy.mechanism import Access
+from tacit.privacy.randomness import is_secure
 from tacit.privacy.released import Released, price
 
 Tree = Any
@@ -41,7 +43,7 @@ class Site:
 
     access: the records, behind the site's own mechanism. ledger: of the data set's budget; `None` is for records that
     are public or made up, and charges nothing. store: a file beside the data, which must belong to this study alone.
-    key: of its own for each process, from `secure_key()`.
+    key: of its own for each process, from `secure_key()`. Studies, sites and rounds that share one do not share noise.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Site:
     _count: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
+        Refusal(self.study, self.name, 0, "names that no message can carry are refused here, before a charge")
         self._state = self.algorithm.site_init()
         if self.store is not None and self.store.exists():
             self._restore(self.store.read_bytes())
@@ -74,12 +77,13 @@ class Site:
             return self._refuse(broadcast, fault)
         kind = self.algorithm.kind(self._count)
         content = jax.tree.map(jnp.asarray, broadcast.content)
-        key = jax.random.fold_in(self.key, broadcast.round)
+        key = _own_key(self.key, _words(self.study, self.name, str(broadcast.round)))
         step = partial(_step, self.algorithm, kind)
         promised = price(step, key, self._state, content, self.access)
         if self.ledger is not None:
             try:
-                self.ledger.charge(promised, study=self.study, round=broadcast.round)
+                note = "" if is_secure(self.key) else "noise from a seed: no guarantee against those who know it"
+                self.ledger.charge(promised, study=self.study, round=broadcast.round, note=note)
             except BudgetExceeded as error:
                 return self._refuse(broadcast, str(error))
             except AlreadyCharged:
@@ -88,15 +92,14 @@ class Site:
         if release.event != promised:
             raise RuntimeError("the receipt is not the price: this is a bug in tacit; nothing was sent")
         # A result that is not finite is dropped: a decision about released numbers, so it costs nothing.
-        if all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(release.value)):
-            self._state = release.value
-        self._count += 1
-        self._answered = Update(
-            self.study, self.name, broadcast.round, jax.tree.map(np.asarray, self.algorithm.answer(self._state))
-        )
+        finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(release.value))
+        state = release.value if finite else self._state
+        answer = jax.tree.map(np.asarray, self.algorithm.answer(state))
+        update = Update(self.study, self.name, broadcast.round, answer)
         if self.store is not None:
-            _write(self.store, self._stored())
-        return self._answered
+            _write(self.store, self._stored(state, update))
+        self._state, self._count, self._answered = state, self._count + 1, update
+        return update
 
     def _refuse(self, broadcast: Broadcast, reason: str) -> Refusal:
         return Refusal(broadcast.study, self.name, broadcast.round, reason)
@@ -118,27 +121,31 @@ class Site:
 
     # --- What survives -------------------------------------------------------------------------------------------
 
-    def _stored(self) -> bytes:
-        assert self._answered is not None
+    def _stored(self, state: Tree, update: Update) -> bytes:
         return encode_tree(
             {
-                "answer": self._answered.content,
-                "state": {f"{j:04d}": np.asarray(leaf) for j, leaf in enumerate(jax.tree.leaves(self._state))},
-                "place": np.array([self._answered.round, self._count], np.int64),
+                "answer": update.content,
+                "state": {f"{j:04d}": np.asarray(leaf) for j, leaf in enumerate(jax.tree.leaves(state))},
+                "place": np.array([update.round, self._count + 1], np.int64),
+                "owner": self._owner(),
             }
         )
+
+    def _owner(self) -> np.ndarray:
+        return _words(self.study, self.name).astype(np.int64)
 
     def _restore(self, data: bytes) -> None:
         try:
             found = decode_tree(data)
             leaves = list(found["state"].values())
             round, count = (int(number) for number in found["place"])
-            answer = found["answer"]
+            answer, owner = found["answer"], found["owner"]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"store={self.store} cannot be read ({error}); go back to a sound copy") from None
         like = jax.tree.leaves(self._state)
-        if [np.shape(leaf) for leaf in like] != [np.shape(leaf) for leaf in leaves]:
-            raise ValueError(f"store={self.store} is of another study; give this one a folder of its own")
+        same = np.array_equal(owner, self._owner())
+        if not same or [np.shape(leaf) for leaf in like] != [np.shape(leaf) for leaf in leaves]:
+            raise ValueError(f"store={self.store} is of another study or site; give this one a folder of its own")
         self._state = jax.tree.unflatten(jax.tree.structure(self._state), [jnp.asarray(leaf) for leaf in leaves])
         self._count, self._answered = count, Update(self.study, self.name, round, answer)
 
@@ -153,9 +160,21 @@ def unledgered(algorithm: Algorithm, kind: int, key: Array, state: Tree, content
     return algorithm.site_step(key, state, content, access, kind).value
 
 
+def _words(*names: str) -> np.ndarray:
+    """Eight 32-bit words that stand for these names; no name holds the separator, which is not printable."""
+    return np.frombuffer(hashlib.sha256("\0".join(names).encode()).digest(), "<u4")
+
+
+@jax.jit
+def _own_key(key: Array, words: Array) -> Array:
+    """The key of whatever the words stand for."""
+    return lax.scan(lambda key, word: (jax.random.fold_in(key, word), None), key, words)[0]
+
+
 def _form(tree: Tree) -> Any:
     """Structure, shapes and types of a tree's arrays."""
-    return jax.tree.structure(tree), [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(tree)]
+    leaves = jax.tree.leaves(tree)
+    return jax.tree.structure(tree), [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
 
 
 def _is_proper(content: Tree) -> bool:
