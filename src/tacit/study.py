@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 
 from tacit import diagnostics
 from tacit.data.tables import Table
@@ -39,7 +41,7 @@ from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
 from tacit.federated.evaluation import Evaluation, summary
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
-from tacit.federated.site import Site
+from tacit.federated.site import Site, unledgered
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
@@ -60,7 +62,7 @@ from tacit.regression import (
     standardise,
     without_tails,
 )
-from tacit.scaling import Scaling, moments_clip
+from tacit.scaling import Range, Scaling, moments_clip
 from tacit.solvers import VI, NaturalStep
 
 Mechanism = SubsampledGaussian | Exact
@@ -69,7 +71,10 @@ SECOND_CURVATURE = 0.4  # of the updates are made when curvature is released aga
 LEAST_ROUNDS = 5
 FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relatively: rounding in single precision
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
+HELD_OUT = 5  # every fifth place is held out, if there is an evaluation
 KINDS = ("logistic", "probit", "linear")
+PHASES = ("scaling", "inference", "evaluation")
+Observer = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, steps, ε spent by each site
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,7 @@ def federate(
     out: Path | None = None,
     test: Table | None = None,
     insecure_seed: int | None = None,
-    observe: Callable[[str, int, int, dict[str, float]], None] = lambda phase, done, total, spent: None,
+    observe: Observer = lambda phase, done, total, spent: None,
 ) -> Federation:
     """One posterior from many sites' records, each within its own budget by its own ledger.
 
@@ -194,57 +199,44 @@ def federate(
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
-        return _Run(plan, list(members), folder, test, insecure_seed, observe).whole()
+        return _Run(Setup(plan, members), folder, test, insecure_seed, observe).whole()
 
 
-class _Run:
-    """One process's work on a study. Sites and coordinator keep to their own folders."""
+class Setup:
+    """What a study's plan comes to at its sites: algorithms and accesses. Nothing here runs, or reads a record.
 
-    def __init__(
-        self,
-        plan: Plan,
-        members: list[Member],
-        folder: Path,
-        test: Table | None,
-        insecure_seed: int | None,
-        observe: Callable[[str, int, int, dict[str, float]], None],
-    ) -> None:
+    is_even: give all sites as many places, so that they can be simulated as one program.
+    """
+
+    def __init__(self, plan: Plan, members: Sequence[Member], is_even: bool = False) -> None:
         _check(plan, members)
-        self.plan, self.members, self.folder, self.test, self.observe = plan, members, folder, test, observe
-        self.seeded = insecure_seed is not None
-        self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
-        self.table = members[0].table
-        self.numbers = len(self.table.numbers) + (plan.link == "linear")
+        self.plan, self.members, self.table = plan, list(members), members[0].table
         self.model = model_of(plan.link, self.table, plan.prior_deviation)
         if plan.link == "linear":
             self.model = replace(self.model, noise_scale=plan.noise_scale)
-        self.size = len(self.model.prior.precision_mean)
+        sizes = [len(member.table.target) for member in members]
+        self.capacities = [max(1, *sizes)] * len(sizes) if is_even else _capacities(sizes)
+        # Columns whose means and variances are paid for: the published method has public scales alone.
+        self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method == "natural" else 0
         self.typical = math.sqrt(1 + len(self.table.numbers) + self.table.categories)
-        self.capacities = _capacities([len(member.table.target) for member in members])
-        self.noises = [self._noise(member) for member in members]
-        noise = math.sqrt(sum(sigma**2 for sigma in self.noises) / plan.shares(self._paid_columns())["gradients"])
-        clip = clip_of(plan.link, self.typical, noise, sum(self.capacities), self.size)
-        self.mechanisms = [self._mechanisms(sigma, clip) for sigma in self.noises]
-        self.accesses = [self._access(*pair) for pair in zip(members, self.capacities, strict=True)]
-        self._prepare_folder()
-        self.ledgers = [self._ledger(member) for member in members]
-
-    # --- What each site does, from its own budget -----------------------------------------------------------------
-
-    def _paid_columns(self) -> int:
-        return self.numbers if self.plan.method == "natural" else 0
+        noises = [self._noise(member) for member in members]
+        noise = math.sqrt(sum(sigma**2 for sigma in noises) / plan.shares(self.paid)["gradients"])
+        columns = len(self.model.prior.precision_mean)
+        clip = clip_of(plan.link, self.typical, noise, sum(self.capacities), columns)
+        self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
+        self._accesses = [self._access(*pair) for pair in zip(members, self.capacities, strict=True)]
 
     def _mechanisms(self, sigma: float, clip: float) -> dict[str, Mechanism]:
         """How a site makes each kind of release; `clip` is that of gradients."""
-        plan, columns = self.plan, self._paid_columns()
+        plan = self.plan
         if plan.method == "vi":
             noised = SubsampledGaussian(plan.clip, plan.noise_multiplier, plan.sampling_rate)
             return {"gradients": noised if sigma > 0 else Exact(plan.sampling_rate)}
-        counts, shares = plan.counts(columns), plan.shares(columns)
+        counts, shares = plan.counts(self.paid), plan.shares(self.paid)
         if sigma == 0:
             return dict.fromkeys(counts, Exact())
         clips = {
-            "scaling": moments_clip(columns, is_counted=True),
+            "scaling": moments_clip(self.paid, is_counted=True),
             "curvature": self.typical**2,
             "gradients": clip,
             "evaluation": EVALUATION_CLIP,
@@ -256,7 +248,7 @@ class _Run:
 
     def _event(self, sigma: float) -> Event:
         """What a site's whole part costs; receipts are the same but for the number of coordinates."""
-        counts, made = self.plan.counts(self._paid_columns()), self._mechanisms(sigma, self.typical)
+        counts, made = self.plan.counts(self.paid), self._mechanisms(sigma, self.typical)
         return compose(*(Repeated(made[name].level_events(1, "record", 1)[0], counts[name]) for name in counts))
 
     def _noise(self, member: Member) -> float:
@@ -265,14 +257,61 @@ class _Run:
             return 0.0
         if self.plan.method == "vi":
             return self.plan.noise_multiplier
-        found = accounting.calibrate(member.epsilon, member.delta, plan=self._event, adjacency=self.plan.adjacency)
-        return found.noise_multiplier
+        return accounting.calibrate(
+            member.epsilon, member.delta, plan=self._event, adjacency=self.plan.adjacency
+        ).noise_multiplier
+
+    def _access(self, member: Member, capacity: int) -> Access:
+        """All records of a site, yet without noise: everything below reads them through a mechanism of the plan."""
+        records = (member.table.features, member.table.target.astype(np.float32))
+        return Access.of(records, Exact(), capacity=capacity)
+
+    def _parts(self, access: Access) -> tuple[Access, Access]:
+        """Records to learn from and records to judge by. Which is which is a matter of their places alone."""
+        held_out = (np.arange(access.slots) % HELD_OUT == HELD_OUT - 1) & bool(self.plan.evaluation)
+        judged = jnp.asarray(held_out)[:, None]
+        return replace(access, present=access.present & ~judged), replace(access, present=access.present & judged)
+
+    def _through(self, kind: str, accesses: Sequence[Access]) -> list[Access]:
+        return [access.through(made[kind]) for access, made in zip(accesses, self.mechanisms, strict=True)]
+
+    def bounds(self) -> Range:
+        """Public bounds of all columns that are rescaled."""
+        return bounds_of(self.table, len(self.table.numbers) + (self.plan.link == "linear"))
+
+    def scaling(self) -> tuple[list[Moments], list[Access]]:
+        """The round that releases means and variances, for each site."""
+        link, numbers = self.plan.link, self.table.numbers
+        learn = [
+            self._parts(access)[0].map(lambda record: measured(link, numbers, record)) for access in self._accesses
+        ]
+        algorithms = [Moments(self.bounds(), _deviation(made["scaling"])) for made in self.mechanisms]
+        return algorithms, self._through("scaling", learn)
+
+    def scaled(self, algorithms: Sequence[Moments], state: Any) -> Scaling:
+        """What that round has found."""
+        noise = math.sqrt(sum(algorithm.noise**2 for algorithm in algorithms) / len(algorithms))
+        found = replace(algorithms[0], noise=noise).scaling(state)
+        return without_tails(len(self.table.numbers), found)
+
+    def public_scaling(self) -> Scaling:
+        """By the middle and half-width of the bounds, for plans that release no others."""
+        bounds = self.bounds()
+        return Scaling(bounds, (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2)
+
+    def inference(self, scaling: Scaling) -> tuple[list[PVI], list[Access], list[Access]]:
+        """The algorithm with each site's noise, its records to learn from, and those that it holds out."""
+        link, numbers = self.plan.link, self.table.numbers
+        ready = [access.map(lambda record: standardise(link, numbers, scaling, record)) for access in self._accesses]
+        learn, judged = zip(*(self._parts(access) for access in ready), strict=True)
+        algorithms = [self._algorithm(made) for made in self.mechanisms]
+        return algorithms, self._through("gradients", learn), list(judged)
 
     def _algorithm(self, mechanisms: dict[str, Mechanism]) -> PVI:
-        """The study's algorithm with one site's noise; the coordinator's is that of any."""
+        """The coordinator's is that of any site: they differ in what a site adds in noise."""
         plan = self.plan
         if plan.method == "vi":
-            solver = VI(plan.steps, optax.adagrad(plan.learning_rate), average=0.0)
+            solver = VI(plan.steps, _adagrad(plan.learning_rate), average=0.0)
             return PVI(self.model.prior, self.model, (solver,), damping=(plan.damping,))
         link = LINKS[plan.link]
         scale = plan.noise_scale if plan.link == "linear" else 1.0
@@ -284,41 +323,96 @@ class _Run:
             NaturalStep(curvature, units=units),
         )
         stages = plan.stages()
-        kinds = [0 if t == 0 else 2 if t in stages else 1 for t in range(plan.rounds)]
-        ages = [t - max(stage for stage in stages if stage <= t) for t in range(plan.rounds)]
-        damping = tuple(2 / (age + 2) for age in ages)
+        kinds = tuple(0 if t == 0 else 2 if t in stages else 1 for t in range(plan.rounds))
+        damping = tuple(2 / (t - max(stage for stage in stages if stage <= t) + 2) for t in range(plan.rounds))
         gradient, bend = (
             math.sqrt(sum(_deviation(made[name]) ** 2 for made in self.mechanisms)) * unit
             for name, unit in zip(("gradients", "curvature"), units, strict=True)
         )
-        noise = Noise(gradient, bend, reach=REACH)
-        return PVI(self.model.prior.full(), self.model, solvers, tuple(kinds), damping, noise)
+        return PVI(self.model.prior.full(), self.model, solvers, kinds, damping, Noise(gradient, bend, reach=REACH))
 
-    def _access(self, member: Member, capacity: int) -> Access:
-        """All records of a site, yet without a mechanism that adds noise; every reading below has one."""
-        records = (member.table.features, member.table.target.astype(np.float32))
-        return Access.of(records, Exact(), capacity=capacity)
+    def evaluation(self, found: Any, judged: Sequence[Access]) -> tuple[Evaluation, list[Access], float]:
+        """The round that releases scores, and the deviation of the noise on their sum."""
+        q = FullGaussian.of(*found) if isinstance(found, tuple) else found
+        noise = math.sqrt(sum(_deviation(made["evaluation"]) ** 2 for made in self.mechanisms))
+        return Evaluation(q, self.model), self._through("evaluation", judged), noise
 
-    def _parts(self, access: Access) -> tuple[Access, Access]:
-        """Records to learn from and records to judge by. Which is which is a matter of their places alone."""
-        held_out = (np.arange(access.slots) % 5 == 4) & bool(self.plan.evaluation)
-        judged = jnp.asarray(held_out)[:, None]
-        return replace(access, present=access.present & ~judged), replace(access, present=access.present & judged)
+    def posterior(self, found: Any, scaling: Scaling, common: dict[str, Any] | None = None) -> Posterior:
+        """In the units of the data. common: its statement."""
+        plain = {"statement": {}, "statement_text": "", "plan": asdict(self.plan)} | (common or {})
+        residual = jnp.asarray(self.plan.noise_scale) if self.plan.link == "linear" else None
+        return in_units(self.plan.link, self.table.numbers, self.table, found, scaling, residual, plain)
+
+    def scores(self, posterior: Posterior, test: Table) -> dict[str, float]:
+        """How good a posterior is on public records."""
+        predicted, target = posterior.predict(test.features), np.asarray(test.target, float)
+        if self.plan.link == "linear":
+            return {"root_mean_square_error": float(np.sqrt(np.mean((predicted - target) ** 2)))}
+        return {
+            "accuracy": diagnostics.accuracy(predicted, target),
+            "log_likelihood": diagnostics.log_likelihood(predicted, target),
+            "calibration_error": diagnostics.calibration_error(predicted, target),
+        }
+
+
+def simulate(setup: Setup, key: Array, test: Table, steps: list[Step] | None = None) -> list[dict[str, Any]]:
+    """A study on public records as one compiled program, without ledgers: scores on `test` after every round.
+
+    For research: it is priced by `Setup`, and private as a study is only if the key is. The setup must be even.
+    """
+    scaling_key, key = jax.random.split(key)
+    sites = len(setup.members)
+    if setup.paid:
+        algorithms, accesses = setup.scaling()
+        state, _ = local.simulate(
+            algorithms[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(sites, 1)
+        )
+        scaling = setup.scaled(algorithms, state)
+    else:
+        scaling = setup.public_scaling()
+    algorithms, accesses, _ = setup.inference(scaling)
+    steps = setup.plan.steps_of(setup.capacities) if steps is None else steps
+    _, states = local.simulate(algorithms[0], unledgered, key, local.stacked(accesses), steps, _kept)
+    rows, communications = [], 0
+    for place, step in enumerate(steps):
+        communications += len(step.arrived)
+        found = algorithms[0].posterior(jax.tree.map(lambda leaf: leaf[place], states))  # noqa: B023  # called at once
+        scores = setup.scores(setup.posterior(found, scaling), test)
+        rows.append({"round": place + 1, "communications": communications, **scores})
+    return rows
+
+
+def _kept(state: Any) -> Any:
+    """A coordinator's state without the factors, which are many."""
+    return replace(state, factors=())
+
+
+class _Run:
+    """One process's work on a study in a folder. Sites and coordinator keep to their own files there."""
+
+    def __init__(
+        self, setup: Setup, folder: Path, test: Table | None, insecure_seed: int | None, observe: Observer
+    ) -> None:
+        self.setup, self.folder, self.test, self.observe = setup, folder, test, observe
+        self.seeded = insecure_seed is not None
+        self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
+        self.name = self._prepare_folder()
+        self.ledgers = [self._ledger(member) for member in setup.members]
 
     # --- Folders --------------------------------------------------------------------------------------------------
 
-    def _prepare_folder(self) -> None:
-        facts = [self.table.names, self.table.numbers, self.table.low.tolist(), self.table.high.tolist()]
-        budgets = [(member.name, member.epsilon, member.delta) for member in self.members]
-        plain = json.dumps([asdict(self.plan), facts, budgets, self.capacities], sort_keys=True)
+    def _prepare_folder(self) -> str:
+        """Refuse a folder with another study in it; the name under which this one is charged."""
+        setup, table = self.setup, self.setup.table
+        facts = [table.names, table.numbers, table.low.tolist(), table.high.tolist()]
+        budgets = [(member.name, member.epsilon, member.delta) for member in setup.members]
+        plain = json.dumps([asdict(setup.plan), facts, budgets, setup.capacities], sort_keys=True)
         mark = hashlib.sha256(plain.encode()).hexdigest()
-        self.name = f"{self.plan.name}-{mark[:12]}"
         place = self.folder / "study.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if place.exists():
-                found = json.loads(place.read_text(encoding="utf-8")).get("plan")
-                if found != mark:
+                if json.loads(place.read_text(encoding="utf-8")).get("plan") != mark:
                     raise ValueError(
                         f"out={self.folder} holds a study with another plan, whose budget is spent; take a new folder"
                     )
@@ -326,10 +420,11 @@ class _Run:
                 raise ValueError(f"out={self.folder} holds ledgers and no study.json; take a new folder")
             else:
                 place.write_text(json.dumps({"plan": mark}) + "\n", encoding="utf-8")
-            for member in self.members:
+            for member in setup.members:
                 (self.folder / "sites" / member.name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"out={self.folder}: {error.strerror}; expected a folder that can be written to") from None
+        return f"{setup.plan.name}-{mark[:12]}"
 
     def _ledger(self, member: Member) -> Ledger | None:
         if math.isinf(member.epsilon):
@@ -337,98 +432,74 @@ class _Run:
         path = member.ledger or self.folder / "sites" / member.name / "ledger.sqlite"
         if member.ledger is not None or path.exists():
             return Ledger.open(path)
-        budget = {"epsilon": member.epsilon, "delta": member.delta, "adjacency": self.plan.adjacency}
+        budget = {"epsilon": member.epsilon, "delta": member.delta, "adjacency": self.setup.plan.adjacency}
         return Ledger.create(path, data_set=member.name, **budget)
 
-    def _sites(self, phase: str, algorithms: Sequence[Any], accesses: Sequence[Access]) -> list[Site]:
-        """The sites of one phase, each with a key, a store and a name in its ledger that no other phase has."""
-        phase_key = jax.random.fold_in(self.key, ("scaling", "inference", "evaluation").index(phase))
-        return [
-            Site(
-                member.name,
-                f"{self.name}/{phase}",
-                algorithm,
-                access,
-                jax.random.fold_in(phase_key, place),
-                ledger,
-                self.folder / "sites" / member.name / f"{phase}.store",
-            )
-            for place, (member, algorithm, access, ledger) in enumerate(
-                zip(self.members, algorithms, accesses, self.ledgers, strict=True)
-            )
-        ]
-
-    def spent(self) -> dict[str, float]:
+    def _spent(self) -> dict[str, float]:
         """ε that each site has spent, by its own ledger."""
-        pairs = zip(self.members, self.ledgers, strict=True)
+        pairs = zip(self.setup.members, self.ledgers, strict=True)
         return {member.name: math.inf if ledger is None else ledger.spent() for member, ledger in pairs}
 
     # --- Phases ---------------------------------------------------------------------------------------------------
 
-    def _phase(self, phase: str, algorithm: Any, sites: list[Site], steps: list[Any], observe: Any = None) -> Any:
-        """Run one phase, from where it was left."""
-        place = self.folder / f"{phase}.progress"
-        progress = None
-        if place.exists():
-            progress = local.Progress.from_bytes(place.read_bytes(), algorithm, len(sites))
+    def _phase(
+        self,
+        phase: str,
+        algorithms: Sequence[Any],
+        accesses: Sequence[Access],
+        steps: list[Step],
+        observe: Callable[[local.Progress], None] = lambda now: None,
+    ) -> tuple[local.Progress, list[Site]]:
+        """Run one phase, from where it was left. Keys, stores and names in ledgers are its own."""
+        key = jax.random.fold_in(self.key, PHASES.index(phase))
+        study, place = f"{self.name}/{phase}", self.folder / f"{phase}.progress"
+        folders = [self.folder / "sites" / member.name for member in self.setup.members]
+        sites = [
+            Site(member.name, study, algorithm, access, jax.random.fold_in(key, j), ledger, folder / f"{phase}.store")
+            for j, (member, ledger, folder, algorithm, access) in enumerate(
+                zip(self.setup.members, self.ledgers, folders, algorithms, accesses, strict=True)
+            )
+        ]
 
         def after(now: local.Progress) -> None:
+            observe(now)
             _replace(place, now.to_bytes())
-            if observe is not None:
-                observe(now)
-            self.observe(phase, now.position, len(steps), self.spent())
+            self.observe(phase, now.position, len(steps), self._spent())
 
-        return local.run(algorithm, sites, steps, f"{self.name}/{phase}", progress=progress, observe=after)
-
-    def _scaling(self) -> Scaling:
-        """Locations and scales of numbers over all sites: released, or from public bounds."""
-        bounds = bounds_of(self.table, self.numbers)
-        if not self._paid_columns():
-            return Scaling(bounds, (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2)
-        plan, numbers = self.plan, self.table.numbers
-        algorithms = [Moments(bounds, _deviation(made["scaling"])) for made in self.mechanisms]
-        accesses = [
-            self._parts(access)[0].map(lambda record: measured(plan.link, numbers, record)).through(made["scaling"])
-            for access, made in zip(self.accesses, self.mechanisms, strict=True)
-        ]
-        sites = self._sites("scaling", algorithms, accesses)
-        done = self._phase("scaling", algorithms[0], sites, schedule.synchronous(len(sites), 1))
-        noise = math.sqrt(sum(a.noise**2 for a in algorithms) / len(algorithms))
-        found = replace(algorithms[0], noise=noise).scaling(done.state)
-        return without_tails(len(numbers), found)
+        stored = place.read_bytes() if place.exists() else None
+        progress = None if stored is None else local.Progress.from_bytes(stored, algorithms[0], len(sites))
+        return local.run(algorithms[0], sites, steps, study, progress=progress, observe=after), sites
 
     def whole(self) -> Federation:
         """All phases, each from where it was left."""
-        plan = self.plan
-        scaling = self._scaling()
-        ready = [
-            access.map(lambda record: standardise(plan.link, self.table.numbers, scaling, record))
-            for access in self.accesses
-        ]
-        algorithms = [self._algorithm(made) for made in self.mechanisms]
-        parts = [self._parts(access) for access in ready]
-        through = [learn.through(made["gradients"]) for (learn, _), made in zip(parts, self.mechanisms, strict=True)]
-        sites = self._sites("inference", algorithms, through)
-        steps = plan.steps_of(self.capacities)
+        setup, everybody = self.setup, schedule.synchronous(len(self.setup.members), 1)
+        scaling = setup.public_scaling()
+        if setup.paid:
+            algorithms, accesses = setup.scaling()
+            scaling = setup.scaled(algorithms, self._phase("scaling", algorithms, accesses, everybody)[0].state)
+        algorithms, accesses, judged = setup.inference(scaling)
         history = _History(self.folder / "history.json")
 
         def judge(now: local.Progress) -> None:
-            state, _ = algorithms[0].broadcast(now.state)
-            gap = diagnostics.factor_gap(
-                state.q, [self._prior(state), state.refined, state.own, *_factors(state.factors)]
-            )
-            if gap > FACTOR_GAP:
-                raise RuntimeError(f"q is not the product of its factors (gap {gap:.2g}): this is a bug in tacit")
-            row: dict[str, Any] = {"round": now.position, "communications": now.communications, "factor_gap": gap}
+            state, _ = local.settle(algorithms[0], now.state)
+            row = {
+                "round": now.position,
+                "communications": now.communications,
+                "factor_gap": _gap(algorithms[0], state),
+            }
             if self.test is not None:
-                row |= self._scores(self._in_units(algorithms[0].posterior(state), scaling, {}))
+                row |= setup.scores(setup.posterior(algorithms[0].posterior(state), scaling), self.test)
             history.add(row)
 
-        done = self._phase("inference", algorithms[0], sites, steps, judge)
-        found = algorithms[0].posterior(done.state)
-        released = self._evaluate(found, [judged for _, judged in parts]) if plan.evaluation else None
+        steps = setup.plan.steps_of(setup.capacities)
+        done, sites = self._phase("inference", algorithms, accesses, steps, judge)
+        found, released = algorithms[0].posterior(done.state), None
+        if setup.plan.evaluation:
+            algorithm, through, noise = setup.evaluation(found, judged)
+            scored, _ = self._phase("evaluation", [algorithm] * len(through), through, everybody)
+            released = summary(np.asarray(scored.state).sum(axis=0), noise)
         statements = self._statements()
-        posterior = self._in_units(found, scaling, self._words(statements))
+        posterior = setup.posterior(found, scaling, _words(statements))
         rows = [
             {
                 "name": member.name,
@@ -438,69 +509,48 @@ class _Run:
                 "updates": site.updates,
                 "refused": done.refused.get(place),
             }
-            for place, (member, site, spent) in enumerate(zip(self.members, sites, self.spent().values(), strict=True))
+            for place, (member, site, spent) in enumerate(
+                zip(setup.members, sites, self._spent().values(), strict=True)
+            )
         ]
-        scores = None if self.test is None else self._scores(posterior)
-        words = {name: statement.text() for name, statement in statements.items()}
-        return Federation(posterior, rows, history.rows, done.communications, scores, released, words)
-
-    def _prior(self, state: Any) -> Any:
-        return self.model.prior.full() if isinstance(state.q, FullGaussian) else self.model.prior
-
-    def _evaluate(self, found: Any, judged: list[Access]) -> dict[str, Any]:
-        q = FullGaussian.of(*found) if isinstance(found, tuple) else found
-        algorithm = Evaluation(q, self.model)
-        made = [mechanisms["evaluation"] for mechanisms in self.mechanisms]
-        accesses = [access.through(mechanism) for access, mechanism in zip(judged, made, strict=True)]
-        sites = self._sites("evaluation", [algorithm] * len(made), accesses)
-        done = self._phase("evaluation", algorithm, sites, schedule.synchronous(len(sites), 1))
-        return summary(np.asarray(done.state).sum(axis=0), math.sqrt(sum(_deviation(m) ** 2 for m in made)))
-
-    # --- Results --------------------------------------------------------------------------------------------------
-
-    def _in_units(self, found: Any, scaling: Scaling, common: dict[str, Any]) -> Posterior:
-        plain = {"statement": {}, "statement_text": "", "plan": asdict(self.plan)} | common
-        residual = jnp.asarray(self.plan.noise_scale) if self.plan.link == "linear" else None
-        return in_units(self.plan.link, self.table.numbers, self.table, found, scaling, residual, plain)
-
-    def _scores(self, posterior: Posterior) -> dict[str, Any]:
-        assert self.test is not None
-        predicted, target = posterior.predict(self.test.features), np.asarray(self.test.target, float)
-        if self.plan.link == "linear":
-            return {"root_mean_square_error": float(np.sqrt(np.mean((predicted - target) ** 2)))}
-        return {
-            "accuracy": diagnostics.accuracy(predicted, target),
-            "log_likelihood": diagnostics.log_likelihood(predicted, target),
-            "calibration_error": diagnostics.calibration_error(predicted, target),
-        }
+        scores = None if self.test is None else setup.scores(posterior, self.test)
+        texts = {name: statement.text() for name, statement in statements.items()}
+        return Federation(posterior, rows, history.rows, done.communications, scores, released, texts)
 
     def _statements(self) -> dict[str, Statement]:
         """What each site is promised: the events of its ledger."""
-        found = {}
-        for member, ledger, capacity in zip(self.members, self.ledgers, self.capacities, strict=True):
+        found, setup = {}, self.setup
+        paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
+        for member, ledger, capacity in zip(setup.members, self.ledgers, setup.capacities, strict=True):
             event = NonPrivate() if ledger is None else compose(*(entry.event for entry in ledger.entries()))
             notes = (
                 f"The number of places for records at {member.name}, {capacity}, is public: "
                 "that of the largest site of about its size.",
-                "Ranges of numeric columns are public bounds, categories and classes are public.",
-                *(
-                    ("Locations and scales of numeric columns are private releases, summed over all sites.",)
-                    if self._paid_columns()
-                    else ()
-                ),
+                "Ranges of numeric columns are public bounds; categories and classes are public.",
+                *(paid if setup.paid else ()),
                 "No party is trusted with records or with noise: each site's messages are private by themselves.",
+                "All entries of the site's ledger are counted, also those of other studies.",
             )
             found[member.name] = Statement.of(
-                event, member.delta, seeded=self.seeded, adjacency=self.plan.adjacency, notes=notes
+                event, member.delta, seeded=self.seeded, adjacency=setup.plan.adjacency, notes=notes
             )
         return found
 
-    def _words(self, statements: dict[str, Statement]) -> dict[str, Any]:
-        """The weakest site's statement stands in front; all of them are there."""
-        worst = max(statements.values(), key=lambda statement: statement.epsilon)
-        sites = {name: statement.to_dict() for name, statement in statements.items()}
-        text = "\n".join(f"{name}\n{'-' * len(name)}\n{found.text()}" for name, found in statements.items())
-        return {"statement": worst.to_dict() | {"sites": sites}, "statement_text": text}
+
+def _words(statements: dict[str, Statement]) -> dict[str, Any]:
+    """The weakest site's statement stands in front; all of them are there."""
+    worst = max(statements.values(), key=lambda statement: statement.epsilon)
+    sites = {name: statement.to_dict() for name, statement in statements.items()}
+    text = "\n".join(f"{name}\n{'-' * len(name)}\n{found.text()}" for name, found in statements.items())
+    return {"statement": worst.to_dict() | {"sites": sites}, "statement_text": text}
+
+
+def _gap(algorithm: PVI, state: Any) -> float:
+    """How far q is from the product of its factors; more than rounding is a bug."""
+    gap = diagnostics.factor_gap(state.q, [algorithm.prior, state.refined, state.own, *_factors(state.factors)])
+    if gap > FACTOR_GAP:
+        raise RuntimeError(f"q is not the product of its factors (gap {gap:.2g}): this is a bug in tacit")
+    return gap
 
 
 class _History:
@@ -515,7 +565,7 @@ class _History:
         _replace(self.path, json.dumps(self.rows).encode())
 
 
-def _check(plan: Plan, members: list[Member]) -> None:
+def _check(plan: Plan, members: Sequence[Member]) -> None:
     if not members:
         raise ValueError("a study without sites; expected at least one")
     names = [member.name for member in members]
@@ -543,6 +593,12 @@ def _check(plan: Plan, members: list[Member]) -> None:
     ends = [*first.low[: len(first.numbers)], *(first.low[-1:] if plan.link == "linear" else [])]
     if any(math.isnan(end) for end in ends):
         raise ValueError("a number (or a numeric target) has no public bounds; a study needs them of every one")
+
+
+@cache
+def _adagrad(learning_rate: float) -> Any:
+    """One object for one rate: compiled functions know optimisers by identity."""
+    return optax.adagrad(learning_rate)
 
 
 def _capacities(sizes: list[int]) -> list[int]:

@@ -86,7 +86,7 @@ def run(
             continue
         asked = [site for site in step.asked if site not in now.refused]
         if asked:
-            now.state, content = _settle(algorithm, now.state)
+            now.state, content = settle(algorithm, now.state)
             broadcast = Broadcast(study, position, jax.tree.map(np.asarray, content))
             for site in asked:
                 answer = sites[site](broadcast)
@@ -105,7 +105,7 @@ def run(
         observe(now)
         if len(now.refused) == len(sites):
             break
-    now.state, _ = _settle(algorithm, now.state)
+    now.state, _ = settle(algorithm, now.state)
     return now
 
 
@@ -113,7 +113,8 @@ def run(
 
 
 @jax.jit
-def _settle(algorithm: Algorithm, state: Tree) -> tuple[Tree, Tree]:
+def settle(algorithm: Algorithm, state: Tree) -> tuple[Tree, Tree]:
+    """The coordinator's state with all settled that has arrived, and what it sends next."""
     return algorithm.broadcast(state)
 
 

@@ -182,7 +182,8 @@ class PVI:
             if correction is not None:
                 refined = power(product(refined, _expansion(q, correction)), 0.5)
             raw = product(self.prior, refined, state.total)
-            q = over_parts(raw, _held, project(raw, power(self.prior, LEAST_PRECISION)), q)
+            proper = project(raw, power(self.prior, LEAST_PRECISION))
+            q = over_parts(raw, partial(_held, rho), proper, q, state.own)
         return replace(state, q=q, refined=refined, own=quotient(q, raw))
 
     def _settle_noised(self, state: CoordinatorState, noise: Noise, rho: Array) -> CoordinatorState:
@@ -216,7 +217,8 @@ def _expansion(q: Tree, function: Any) -> Tree:
     """
     sizes = over_parts(q, lambda part: part.precision_mean.shape[0])
     widths, treedef = jax.tree.flatten(sizes)
-    uniform = qmc.Sobol(sum(widths), scramble=False).random(POINTS + 1)[1:]
+    # Moved by half a step: all are inside, and each coordinate has the middles of 64 equal parts.
+    uniform = qmc.Sobol(sum(widths), scramble=False).random(POINTS) + 0.5 / POINTS
     normal = jnp.asarray(ndtri(uniform), jnp.result_type(float))
     points = jnp.concatenate([normal, -normal])
     places = [sum(widths[:j]) for j in range(1, len(widths))]
@@ -244,8 +246,12 @@ def _inverse(precision: Array) -> Array:
     return (inverse + inverse.T) / 2
 
 
-def _held(raw: Any, proper: Any, old: Any) -> Any:
-    """The product with a precision that was raised, and a pull towards where q is that does not move a fixed point."""
+def _held(rho: Array, raw: Any, proper: Any, old: Any, own: Any) -> Any:
+    """The product with a precision that was raised, and a pull towards where q is that does not move a fixed point.
+
+    At the sites' damping: a pull that runs ahead of their factors drives q away from where it is.
+    """
     added = quotient(proper, raw).precision
-    pull = added @ old.mean if added.ndim == 2 else added * old.mean
-    return replace(proper, precision_mean=raw.precision_mean + pull)
+    centre = added @ old.mean if added.ndim == 2 else added * old.mean
+    rho = rho.astype(centre.dtype)
+    return replace(proper, precision_mean=raw.precision_mean + (1 - rho) * own.precision_mean + rho * centre)
