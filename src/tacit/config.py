@@ -1,10 +1,31 @@
-"""Files that users write, read with errors that name the line."""
+"""Files that users write, read with errors that name the place in the file and the remedy.
+
+A study file says all public settings of a study and where its records are. Everything in it is checked, alone and
+against the rest, before a record is read or a budget is touched. Every refusal is one sentence.
+"""
 
 import csv
+import difflib
 import math
+import os
+import re
+import reprlib
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.privacy.events import Event, Gaussian, PoissonSampled, Repeated
+
+if TYPE_CHECKING:  # they load JAX and pandas
+    import numpy as np
+
+    from tacit.data.tables import Facts, Table
+    from tacit.study import Member, Plan
 
 SCHEDULE_COLUMNS = ("noise_multiplier", "sampling_rate", "steps")
 MOST_LEVELS = 32  # distinct ones: heterogeneous accounting stays cheap
@@ -47,3 +68,485 @@ def read_schedule(path: Path) -> list[Event]:
     if distinct > MOST_LEVELS:
         raise ValueError(f"schedule={path} has {distinct} different levels; expected at most {MOST_LEVELS}")
     return levels
+
+
+# --- What a study file may say -----------------------------------------------------------------------------------
+
+MOST_SITES = 10_000  # far above what one process is asked for; a slip of the finger is refused
+LONGEST_NAME = 100  # characters: of a study or a site, with room for what is added in messages
+SHARMA = ("A", "B", "C", "D")
+
+
+def _number(expected: str, **limits: Any) -> Any:
+    """A finite number that may be left out."""
+    return Field(None, allow_inf_nan=False, description=f"a number {expected}", **limits)
+
+
+def _whole(least: int, most: int | None = None) -> Any:
+    words = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    return Field(None, ge=least, le=most, description=words)
+
+
+def _text(expected: str, **limits: Any) -> Any:
+    return Field(None, min_length=1, description=expected, **limits)
+
+
+def _one_of(*choices: str) -> Any:
+    return Field(None, description="one of " + ", ".join(choices))
+
+
+def _epsilon() -> Any:
+    return Field(None, gt=0, description="a number above 0, or inf for no privacy")
+
+
+class _Section(BaseModel):
+    """Part of a file: no unknown names, no text where a number belongs. `description` is what a refusal expects."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class VISettings(_Section):
+    """[vi]: what an update is, with method = "vi"."""
+
+    steps: int | None = _whole(1)
+    clip: float | None = _number("above 0", gt=0)
+    noise_multiplier: float | None = _number("above 0", gt=0)
+    sampling_rate: float | None = _number("above 0 and at most 1", gt=0, le=1)
+    learning_rate: float | None = _number("above 0", gt=0)
+    damping: float | None = _number("above 0 and at most 1", gt=0, le=1)
+
+
+class DataEntry(_Section):
+    """[data]: one public or made-up data set, spread over sites."""
+
+    dataset: Literal["adult", "abalone", "heart"] | None = _one_of("adult", "abalone", "heart")
+    file: str | None = _text("the name of a CSV or Parquet file")
+    split: Literal["A", "B", "C", "D", "equal", "dirichlet", "group"] = Field(
+        description="one of A, B, C, D (Sharma et al. 2019), equal, dirichlet, group"
+    )
+    sites: int | None = _whole(1, MOST_SITES)
+    seed: int | None = _whole(0)
+    concentration: float | None = _number("above 0", gt=0)
+    by: str | None = _text("the column that says at which site a record is")
+
+
+class SiteEntry(_Section):
+    """[[site]]: a site with its own file, and a budget where it differs from the study's."""
+
+    name: str = Field(min_length=1, max_length=LONGEST_NAME, description="a name for the site")
+    file: str = Field(min_length=1, description="the name of a CSV or Parquet file")
+    epsilon: float | None = _epsilon()
+    delta: float | None = _number("above 0 and below 1", gt=0, lt=1)
+    ledger: str | None = _text("the path of a ledger that exists")
+
+
+class TestEntry(_Section):
+    """[test]: public records to score posteriors on."""
+
+    __test__ = False  # not pytest's
+    file: str = Field(min_length=1, description="the name of a CSV or Parquet file of public records")
+
+
+class Settings(_Section):
+    """All that a study file may say. What is left out is by the default of `tacit.study.Plan`."""
+
+    name: str | None = _text(f"a name of at most {LONGEST_NAME} characters", max_length=LONGEST_NAME)
+    model: Literal["logistic", "probit", "linear"] = Field(description="one of logistic, probit, linear")
+    rounds: int | None = _whole(1)
+    schedule: Literal["synchronous", "sequential", "asynchronous"] | None = _one_of(
+        "synchronous", "sequential", "asynchronous"
+    )
+    dropout: float | None = _number("of at least 0 and below 1", ge=0, lt=1)
+    straggling: float | None = _number("from 0 to 1", ge=0, le=1)
+    delay: int | None = _whole(0)
+    schedule_seed: int | None = _whole(0)
+    epsilon: float | None = _epsilon()
+    delta: float | None = _number("above 0 and below 1", gt=0, lt=1)
+    adjacency: Literal["add-remove", "replace-one"] | None = _one_of("add-remove", "replace-one")
+    prior_deviation: float | None = _number("above 0", gt=0)
+    noise_scale: float | None = _number("above 0", gt=0)
+    evaluation: float | None = _number("of at least 0 and below 0.75, a share of the budget", ge=0, lt=0.75)
+    method: Literal["natural", "vi"] | None = _one_of("natural", "vi")
+    target: str | None = _text("the name of a column")
+    columns: list[str] | None = Field(None, min_length=1, description='a list of columns, as ["age", "sex"]')
+    facts: str | dict[str, Any] | None = Field(
+        None, description="a table [facts] with bounds, categories and classes, or the name of a TOML file with them"
+    )
+    vi: VISettings | None = Field(None, description="a table [vi] of settings")
+    data: DataEntry | None = Field(None, description="a table [data]")
+    site: list[SiteEntry] | None = Field(None, description="tables [[site]], in two brackets, one for each site")
+    test: TestEntry | None = Field(None, description="a table [test]")
+
+
+def _field(section: type[BaseModel], place: Sequence[int | str]) -> tuple[list[str], Any]:
+    """The names that lead to a place in the file, and the field there; further parts are not names of fields."""
+    names, found = [], None
+    for part in place:
+        inner = _sections(found)
+        if isinstance(part, int) and names:
+            names[-1] = f"{names[-1]} {part + 1}"  # [[site]] is counted from 1
+            continue
+        section = inner or section
+        if part not in section.model_fields or (found is not None and inner is None):
+            break
+        names.append(str(part))
+        found = section.model_fields[str(part)]
+    return names, found
+
+
+def _sections(field: Any) -> type[BaseModel] | None:
+    """The kind of section that a field holds, if it holds any."""
+    waiting = [] if field is None else [field.annotation]
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+        waiting += getattr(kind, "__args__", ())
+    return None
+
+
+def _in_words(error: Any) -> str:
+    """One of pydantic's errors as field, value and what is expected."""
+    names, field = _field(Settings, error["loc"])
+    if error["type"] == "extra_forbidden":
+        unknown, section = str(error["loc"][-1]), (_sections(field) or Settings)
+        near = difflib.get_close_matches(unknown, section.model_fields, n=1)
+        known = f"{near[0]}" if near else f"one of {', '.join(section.model_fields)}"
+        return f"{': '.join([*names, repr(unknown)])} is not known there; expected {known}"
+    expected = f"expected {field.description}"
+    if error["type"] == "missing":
+        return f"there is no {' of '.join(reversed(names))}; {expected}"
+    value = error["input"]
+    return f"{': '.join(names)}={value if isinstance(value, float | int) else reprlib.repr(value)}; {expected}"
+
+
+# --- What must hold between its parts ----------------------------------------------------------------------------
+
+
+def _clashes(given: Settings) -> Iterator[str]:
+    """What does not fit together, each in words that end with a remedy."""
+    if (given.data is None) == (given.site is None):
+        both = "both [data] and [[site]]" if given.data else "neither [data] nor [[site]]"
+        yield f"{both}; expected [data] for one data set spread over sites, or a [[site]] for each site's file"
+    if given.name is not None and not given.name.isprintable():
+        yield f"name={given.name!r}; expected printable characters on one line"
+    yield from _plan_clashes(given)
+    yield from _budget_clashes(given)
+    yield from _data_clashes(given)
+    yield from _site_clashes(given.site or [])
+    has_dataset = given.data is not None and given.data.dataset is not None
+    for name in ("target", "columns", "facts", "test"):
+        if has_dataset and getattr(given, name) is not None:
+            yield f"{name} with a dataset of [data]; expected it for files only, so leave it out"
+    if not has_dataset and given.target is None:
+        yield "there is no target; expected the name of the column to explain, above all tables"
+
+
+def _plan_clashes(given: Settings) -> Iterator[str]:
+    schedule, method = given.schedule or "synchronous", given.method or "natural"
+    for name in ("dropout", "straggling"):
+        if getattr(given, name) and schedule != "synchronous":
+            yield f'{name} with schedule="{schedule}"; expected it for a synchronous schedule only, so leave it out'
+    if given.delay and schedule != "asynchronous":
+        yield f'delay with schedule="{schedule}"; expected it for an asynchronous schedule only, so leave it out'
+    if given.noise_scale is not None and given.model != "linear":
+        yield f'noise_scale with model="{given.model}"; expected it for a linear model only, so leave it out'
+    if given.vi is not None and method != "vi":
+        yield '[vi] with method="natural"; expected method = "vi", or no [vi]'
+    if given.evaluation and (given.model == "linear" or method != "natural"):
+        yield f'evaluation={given.evaluation}; expected it with two classes and method = "natural", so leave it out'
+
+
+def _budget_clashes(given: Settings) -> Iterator[str]:
+    for name in ("epsilon", "delta"):
+        lacking = [entry.name for entry in given.site or [] if getattr(entry, name) is None]
+        if getattr(given, name) is None and (given.site is None or lacking):
+            whose = f" of site {lacking[0]}" if lacking else ""
+            yield f"there is no {name}{whose}; expected it above all tables, for every site, or in each [[site]]"
+    budgets = {given.epsilon if entry.epsilon is None else entry.epsilon for entry in given.site or []}
+    if math.inf in budgets and len(budgets) > 1:
+        yield "epsilon=inf at some sites and a budget at others; expected a budget for all, or for none"
+    for entry in given.site or []:
+        if entry.ledger is not None and math.inf in budgets:
+            yield f"site {entry.name}: ledger with epsilon=inf, which no ledger can pay; leave it out"
+
+
+def _data_clashes(given: Settings) -> Iterator[str]:
+    data = given.data
+    if data is None:
+        return
+    if (data.dataset is None) == (data.file is None):
+        both = "both dataset and file" if data.file else "neither dataset nor file"
+        yield f"data: {both}; expected one of the two"
+    if data.dataset is not None and given.model == "linear":
+        yield f'data: dataset="{data.dataset}" has two classes; expected model = "logistic" or "probit"'
+    is_group, spread = data.split == "group", f'data: split="{data.split}"'
+    if is_group == (data.sites is not None):
+        remedy = "the groups say how many there are, so leave it out" if is_group else "expected how many there are"
+        yield f"{spread} {'with' if is_group else 'without'} sites; {remedy}"
+    if (data.split == "dirichlet") != (data.concentration is not None):
+        words = "without concentration; expected one above 0" if data.concentration is None else "with concentration"
+        yield f"{spread} {words}{'' if data.concentration is None else '; expected it for dirichlet only'}"
+    if data.by is not None and not (is_group and data.file):
+        yield f'{spread} with by; expected it for a file and split = "group" only, so leave it out'
+    if is_group and data.file is not None and data.by is None:
+        yield f"{spread} without by; expected the column that says at which site a record is"
+    if is_group and data.dataset in ("adult", "abalone"):
+        yield f'{spread} of {data.dataset}, which has no groups; expected another split, or dataset = "heart"'
+    if given.model == "linear" and data.split in (*SHARMA, "dirichlet"):
+        yield f"{spread} goes by two classes; expected equal or group for a linear model"
+    if data.split in SHARMA and data.sites is not None and data.sites % 2:
+        yield f"data: sites={data.sites}; expected an even number for split {data.split}, half of them small"
+    if data.by is not None and data.by == given.target:
+        yield f"data: by={data.by!r} is the target; expected another column"
+
+
+def _site_clashes(sites: Sequence[SiteEntry]) -> Iterator[str]:
+    if not sites:
+        return
+    for what, remedy in (
+        ("name", "names that differ"),
+        ("file", "each site's own records"),
+        ("ledger", "each site's own ledger"),
+    ):
+        given = [getattr(entry, what) for entry in sites if getattr(entry, what) is not None]
+        # Two spellings of one file are one: a record at two sites is protected by neither's budget alone.
+        plain = given if what == "name" else [os.path.normpath(path) for path in given]
+        twice = [value for value in plain if plain.count(value) > 1]
+        if twice:
+            yield f"two sites have {what}={twice[0]!r}; expected {remedy}"
+    for entry in sites:
+        is_folder = entry.name not in (".", "..") and not any(letter in entry.name for letter in "/\\")
+        if not (is_folder and entry.name.isprintable()):
+            yield f"site {entry.name!r}; expected a name that can name a folder"
+
+
+# --- A study that was read ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file that was read and found sound. `settings` is what it says; `plan` and `facts` are made of it."""
+
+    path: Path
+    settings: Settings
+    plan: "Plan"
+    facts: "Facts"
+
+    @property
+    def data_words(self) -> str:
+        """Where the records are from, for a reader of the result."""
+        data = self.settings.data
+        if data is None:
+            return f"{len(self.settings.site or [])} sites with files of their own"
+        split = (
+            f"distribution {data.split} of Sharma et al. (2019)" if data.split in SHARMA else f"split {data.split!r}"
+        )
+        return f"{data.dataset or data.file}, one data set, spread over simulated sites by {split}"
+
+    def gather(self) -> "tuple[list[Member], Table | None]":
+        """The sites with their records, and the public test set, if there is one. Reads; spends nothing."""
+        self._check_ledgers()
+        given = self.settings
+        if given.data is None:
+            members = self._own_files(given.site or [])
+        elif given.data.dataset is not None:
+            return self._dataset(given.data)
+        else:
+            members = self._one_file(given.data)
+        return members, self._test(members)
+
+    def _place(self, name: str) -> Path:
+        return self.path.parent / name
+
+    def _check_ledgers(self) -> None:
+        """A ledger that cannot be charged for this study is refused before any other is charged."""
+        from tacit.privacy.ledger import Ledger
+
+        for entry in self.settings.site or []:
+            if entry.ledger is None:
+                continue
+            with _at(self.path, f"site {entry.name}"):
+                ledger = Ledger.open(self._place(entry.ledger))
+                delta = self.settings.delta if entry.delta is None else entry.delta
+                if ledger.delta != delta:
+                    raise ValueError(f"delta={delta}, and {ledger.delta} in its ledger; expected the ledger's")
+                if (ledger.unit, ledger.adjacency) != ("record", self.plan.adjacency):
+                    raise ValueError(
+                        f"its ledger is of one {ledger.unit} ({ledger.adjacency}); expected one of a record "
+                        f"({self.plan.adjacency}), as the study's"
+                    )
+
+    def _members(self, table: "Table", parts: "Sequence[np.ndarray]", names: Sequence[str]) -> "list[Member]":
+        """Sites that share a table, each with the records at its places."""
+        from tacit.study import Member
+
+        epsilon, delta = self.settings.epsilon, self.settings.delta
+        assert epsilon is not None
+        assert delta is not None
+        return [
+            Member(name, replace(table, features=table.features[part], target=table.target[part]), epsilon, delta)
+            for name, part in zip(names, parts, strict=True)
+        ]
+
+    def _dataset(self, data: DataEntry) -> "tuple[list[Member], Table]":
+        from tacit.data import datasets
+        from tacit.data.tables import Table
+
+        with _at(self.path, "data"):
+            found = {"adult": datasets.adult, "abalone": datasets.abalone, "heart": datasets.heart}[str(data.dataset)]()
+            table = Table.of_dataset(found)
+            parts, names = _spread(data, table, found.groups)
+        test = replace(table, features=found.test_features[:, 1:], target=found.test_target)
+        return self._members(table, parts, names), test
+
+    def _one_file(self, data: DataEntry) -> "list[Member]":
+        from tacit.data.tables import read_frame
+
+        with _at(self.path, "data"):
+            by = {} if data.by is None else {data.by: ()}
+            frame = read_frame(self._place(str(data.file)), self.facts.listed(self.settings.target) | by, "file")
+            groups = None
+            if data.by is not None:
+                if data.by not in frame.columns:
+                    raise ValueError(f"by={data.by!r} is not a column; expected one of the file's")
+                if frame[data.by].isna().any():
+                    raise ValueError(f"by={data.by!r} has missing values; expected a site for each record")
+                groups = frame[data.by].astype(str).to_numpy(object).astype(str)
+                frame = frame.drop(columns=data.by)
+            table = self._table(frame, self.settings.columns)
+            parts, names = _spread(data, table, groups)
+        return self._members(table, parts, names)
+
+    def _own_files(self, entries: Sequence[SiteEntry]) -> "list[Member]":
+        from tacit.data.tables import read_frame
+        from tacit.study import Member
+
+        members, columns, given = [], self.settings.columns, self.settings
+        for entry in entries:
+            with _at(self.path, f"site {entry.name}"):
+                frame = read_frame(self._place(entry.file), self.facts.listed(given.target), "file")
+                names = list(map(str, frame.columns))
+                if columns is None:  # the order of the first file is everybody's
+                    columns = [name for name in names if name != given.target]
+                more = [name for name in names if name not in (*columns, given.target)]
+                if more and given.columns is None:
+                    raise ValueError(
+                        f"column {more[0]!r} is not in the file of {entries[0].name}; expected the same ones, or a list "
+                        "of columns above all tables"
+                    )
+                table = self._table(frame, columns)
+            epsilon = given.epsilon if entry.epsilon is None else entry.epsilon
+            delta = given.delta if entry.delta is None else entry.delta
+            assert epsilon is not None
+            assert delta is not None
+            ledger = None if entry.ledger is None else self._place(entry.ledger)
+            members.append(Member(entry.name, table, epsilon, delta, ledger))
+        return members
+
+    def _test(self, members: "Sequence[Member]") -> "Table | None":
+        """The public test set, encoded as the sites' records are."""
+        from tacit.data.tables import read_frame
+
+        if self.settings.test is None:
+            return None
+        with _at(self.path, "test"):
+            schema = members[0].table.schema
+            frame = read_frame(self._place(self.settings.test.file), self.facts.listed(self.settings.target), "file")
+            test = self._table(frame, [kind["name"] for kind in schema["columns"]])
+            if test.names != members[0].table.names or test.classes != members[0].table.classes:
+                raise ValueError("its columns hold other kinds of values than the sites'; expected the same kinds")
+        return test
+
+    def _table(self, frame: Any, columns: Sequence[str] | None) -> "Table":
+        from tacit.data.tables import Table
+
+        assert self.settings.target is not None
+        table = Table.of_frame(frame, self.settings.target, self.settings.model, columns=columns, facts=self.facts)
+        ends = zip([table.names[j] for j in table.numbers], table.low[:-1], strict=True)
+        bare = [name for name, low in ends if math.isnan(low)]
+        if bare:
+            raise ValueError(f"column {bare[0]!r} has no bounds; give [low, high] in [facts.bounds], which are public")
+        return table
+
+
+def read_study(path: Path) -> Study:
+    """The study of a TOML file, checked. A ValueError names the file, the field and a remedy."""
+    from tacit.data.tables import Facts
+    from tacit.study import Plan
+
+    try:
+        plain = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"study={path}: {error.strerror}; expected a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split()) if isinstance(error, tomllib.TOMLDecodeError) else "it is not text"
+        raise ValueError(f"study={path} cannot be read ({reason}); expected a TOML file") from None
+    try:
+        given = Settings.model_validate(plain)
+    except ValidationError as errors:
+        raise ValueError(f"study={path}: {_in_words(errors.errors()[0])}") from None
+    for words in _clashes(given):
+        raise ValueError(f"study={path}: {words}")
+    with _at(path):
+        facts = Facts()
+        if isinstance(given.facts, str):
+            facts = Facts.read(path.parent / given.facts, "facts")
+        elif given.facts is not None:
+            facts = Facts.from_dict(given.facts, "facts")
+        _check_facts(given, facts)
+        settings = ("rounds", "schedule", "dropout", "straggling", "delay", "adjacency", "prior_deviation")
+        settings += ("noise_scale", "evaluation", "method")
+        chosen: dict[str, Any] = {name: getattr(given, name) for name in settings} | {"seed": given.schedule_seed}
+        chosen |= {} if given.vi is None else given.vi.model_dump()
+        name = given.name or path.stem[:LONGEST_NAME]
+        plan = Plan(given.model, name, **{key: value for key, value in chosen.items() if value is not None})
+    return Study(path, given, plan, facts)
+
+
+def _check_facts(given: Settings, facts: "Facts") -> None:
+    """What of the facts can be judged without a file."""
+    if given.target is None:
+        return
+    if given.model == "linear":
+        if facts.classes is not None:
+            raise ValueError('facts: classes with model="linear", whose target is a number; leave them out')
+        if given.target not in facts.bounds:
+            raise ValueError(
+                f"facts: no bounds of the target {given.target!r}; give [low, high] in [facts.bounds], which are public"
+            )
+    elif facts.classes is not None and len(facts.classes) != 2:
+        raise ValueError(f"facts: {len(facts.classes)} classes; expected 2 for a {given.model} model")
+
+
+def _spread(data: DataEntry, table: "Table", groups: Any) -> "tuple[list[np.ndarray], list[str]]":
+    """The places of each site's records, and the sites' names."""
+    from tacit.data import partition
+
+    seed, sites = data.seed or 0, data.sites or 0
+    if data.split == "group":
+        parts, found = partition.by_group(groups)
+        return parts, [str(name) for name in found]
+    if data.split == "equal":
+        parts = partition.equal(len(table.target), sites, seed)
+    elif data.split == "dirichlet":
+        assert data.concentration is not None
+        parts = partition.dirichlet(table.target, sites, data.concentration, seed)
+    else:
+        parts = partition.rho_kappa(table.target, sites, seed=seed, **partition.SHARMA[data.split])
+    return parts, [f"site-{m + 1:0{len(str(sites))}d}" for m in range(sites)]
+
+
+# What a table's refusal calls an option of `tacit fit` is a field of the study file here.
+_OPTIONS = re.compile(r"--(categories|classes|columns)(?: \"[^\"]*\"| \w+(?:,\w+)+)?")
+_FIELDS = {"categories": "[facts.categories]", "classes": "facts.classes", "columns": "columns"}
+
+
+@contextmanager
+def _at(path: Path, place: str = "") -> Iterator[None]:
+    """Refusals inside begin with the file and the place in it."""
+    try:
+        yield
+    except ValueError as error:
+        words = _OPTIONS.sub(lambda found: _FIELDS[found[1]], str(error)).removesuffix(".")
+        raise ValueError(f"study={path}{', ' if place else ''}{place}: {words}") from None

