@@ -248,6 +248,68 @@ def fit(
 
 
 @app.command()
+def simulate(
+    study: Annotated[Path, typer.Argument(help="The study file, in TOML: docs/simulate.md says what may be in it.")],
+    out: Annotated[Path, typer.Option(help="The study's folder; the same command goes on from what is there.")],
+    insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A federated study in one process: every site with its own records, budget, ledger and noise.
+
+    Stopped or killed, the same command goes on from where it was; what was spent stays in the sites' ledgers, in --out.
+    A study that is finished prints its result again and spends nothing.
+    """
+    from tacit.report import studied
+
+    with studied.watching() as watch:
+        watch.say("Starting")
+        from tacit.config import read_study
+
+        found = read_study(study)
+        if insecure_seed is not None:
+            from tacit.privacy.randomness import insecure_key
+
+            insecure_key(insecure_seed)  # refused before anything is made
+        _make_folder(out)
+        watch.say("Reading records")
+        members, test = found.gather()
+        for member in members:
+            for remark in member.table.remarks:
+                typer.echo(f"tacit: for your eyes only: site {member.name}: {remark}", err=True)
+        from tacit.privacy.ledger import Ledger
+        from tacit.study import federate
+
+        ledgers = {member.name: Ledger.open(member.ledger) for member in members if member.ledger is not None}
+        watch.budgets = {member.name: member.epsilon for member in members}
+        watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}
+        watch.say("Planning and compiling: some seconds")
+        try:
+            with _stop_after_round() as stop:
+
+                def observe(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
+                    watch.step(phase, done, total, spent)
+                    stop()
+
+                done = federate(found.plan, members, out=out, test=test, insecure_seed=insecure_seed, observe=observe)
+        except KeyboardInterrupt:
+            typer.echo("tacit: interrupted; give the same command again to go on from here", err=True)
+            raise typer.Exit(130) from None
+        watch.say("Writing")
+        about = {
+            "version": tacit.__version__,
+            "name": found.plan.name,
+            "model": found.settings.model,
+            "target": found.settings.target,
+            "data": found.data_words,
+        }
+        result = studied.write(out, done, about, watch.budgets, 0 if test is None else len(test.target))
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        studied.show(out, result)
+
+
+@app.command()
 def predict(
     fitted: Annotated[Path, typer.Argument(help="The folder that 'tacit fit' wrote.")],
     data: Annotated[Path, typer.Argument(help="New records, a CSV or Parquet file with the columns of the fit.")],
@@ -412,6 +474,31 @@ def _progress() -> Iterator[Callable[[str], None]]:
         return
     with console.status("") as status:
         yield lambda words: status.update(escape(words))
+
+
+@contextmanager
+def _stop_after_round() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits for the round to end: an update that is cut off is paid for and lost. A second one does not wait."""
+    import signal
+
+    pressed = False
+
+    def press(*_: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+        typer.echo("tacit: stopping after this round; Ctrl-C again stops at once and may lose an update", err=True)
+
+    def stop() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _show(result: dict[str, Any], as_json: bool, words: str) -> None:

@@ -122,7 +122,7 @@ class DataEntry(_Section):
     dataset: Literal["adult", "abalone", "heart"] | None = _one_of("adult", "abalone", "heart")
     file: str | None = _text("the name of a CSV or Parquet file")
     split: Literal["A", "B", "C", "D", "equal", "dirichlet", "group"] = Field(
-        description="one of A, B, C, D (Sharma et al. 2019), equal, dirichlet, group"
+        description="one of A, B, C, D, equal, dirichlet, group"
     )
     sites: int | None = _whole(1, MOST_SITES)
     seed: int | None = _whole(0)
@@ -211,7 +211,9 @@ def _in_words(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         unknown, section = str(error["loc"][-1]), (_sections(field) or Settings)
         near = difflib.get_close_matches(unknown, section.model_fields, n=1)
-        known = f"{near[0]}" if near else f"one of {', '.join(section.model_fields)}"
+        known = near[0] if near else f"one of {', '.join(section.model_fields)}"
+        if section is not Settings and unknown in Settings.model_fields:
+            known = "it above all tables"
         return f"{': '.join([*names, repr(unknown)])} is not known there; expected {known}"
     expected = f"expected {field.description}"
     if error["type"] == "missing":
@@ -432,8 +434,8 @@ class Study:
                 more = [name for name in names if name not in (*columns, given.target)]
                 if more and given.columns is None:
                     raise ValueError(
-                        f"column {more[0]!r} is not in the file of {entries[0].name}; expected the same ones, or a list "
-                        "of columns above all tables"
+                        f"column {more[0]!r} is not in the file of {entries[0].name}; expected the same ones, or a "
+                        "list of columns above all tables"
                     )
                 table = self._table(frame, columns)
             epsilon = given.epsilon if entry.epsilon is None else entry.epsilon

@@ -1,9 +1,7 @@
 """What `tacit fit` leaves behind: the result, the posterior, the statement, a forest plot, and a page of all of it."""
 
-import base64
 import json
 import math
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.posterior import Posterior
-from tacit.report import forest
+from tacit.report import forest, page
 
 MOST_PRINTED, PRINTED = 30, 20  # coefficients in the terminal: all up to the first, else the clearest of them
-HEADERS = ("coefficient", "mean", "deviation", "low", "high")
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.15rem 0.8rem; border-bottom: 1px solid #ddd; text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; overflow-wrap: anywhere; }}
-tr.clear td {{ font-weight: 600; }}
-pre {{ white-space: pre-wrap; background: #f6f6f6; padding: 1rem; }}
-img {{ max-width: 100%; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{lead}</p>
-<h2>Coefficients</h2>
-<p>{intervals}; in bold where the interval leaves out 0.</p>
-<table>
-<thead><tr>{headers}</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-{picture}<h2>Privacy</h2>
-<pre>{statement}</pre>
-<p>Made by tacit {version}.</p>
-</body>
-</html>
-"""
 
 
 def write(out: Path, posterior: Posterior, result: dict[str, Any], level: float) -> dict[str, Any]:
@@ -84,11 +48,11 @@ def show(out: Path, posterior: Posterior, result: dict[str, Any], level: float) 
     if len(rows) > MOST_PRINTED:
         rows = sorted(rows, key=lambda row: -abs(row["mean"]) / row["deviation"])[:PRINTED]
         title += f"\nthe {PRINTED} of {len(result['summary'])} coefficients that are clearest from 0"
-    table = Table(title=Text(title), caption=Text(_intervals(posterior, level)))
-    for j, name in enumerate(HEADERS):
+    table = Table(title=Text(title), caption=Text(page.intervals(posterior, level)))
+    for j, name in enumerate(page.HEADERS):
         table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", no_wrap=j > 0)
     for row in rows:
-        table.add_row(Text(row["name"]), *_cells(row))
+        table.add_row(Text(row["name"]), *page.cells(row))
     console.print(table)
     lines = posterior.statement_text.splitlines()
     end = next((j for j, line in enumerate(lines) if line.startswith("Accountant:")), len(lines))
@@ -102,39 +66,9 @@ def _title(result: dict[str, Any]) -> str:
     return f"A {result['model']} regression of {result['target']} on {result[unit]:,} {unit}"
 
 
-def _intervals(posterior: Posterior, level: float) -> str:
-    noise = " that leave out the privacy noise" if forest.lacks_noise(posterior) else ""
-    return f"low, high: {100 * level:g} % intervals{noise}, in the units of the data"
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    """Mean, deviation and ends, to two digits of the deviation."""
-    deviation = row["deviation"]
-    decimals = max(0, 1 - math.floor(math.log10(deviation))) if deviation > 0 else 3
-    form = f"z.{decimals}f" if decimals <= 6 and deviation < 1e6 else ".3g"
-    return [format(row[part], form) for part in ("mean", "deviation", "low", "high")]
-
-
 def _page(posterior: Posterior, result: dict[str, Any], level: float, picture: Path) -> str:
-    lines = []
-    for row in result["summary"]:
-        kind = ' class="clear"' if row["low"] > 0 or row["high"] < 0 else ""
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in (row["name"], *_cells(row)))
-        lines.append(f"<tr{kind}>{cells}</tr>")
-    image = ""
-    if picture.exists():
-        content = base64.b64encode(picture.read_bytes()).decode()
-        image = (
-            "<h2>Picture</h2>\n<p>For numbers, the effect of the change in brackets; without the intercept.</p>\n"
-            f'<img alt="Coefficients and their intervals" src="data:image/png;base64,{content}">\n'
-        )
-    return _PAGE.format(
-        title=escape(_title(result)),
-        lead=escape(posterior.statement_text.splitlines()[0]),
-        intervals=escape(_intervals(posterior, level)),
-        headers="".join(f"<th>{name}</th>" for name in HEADERS),
-        rows="\n".join(lines),
-        picture=image,
-        statement=escape(posterior.statement_text),
-        version=escape(result["version"]),
-    )
+    sections = [
+        *page.coefficients(posterior, result["summary"], level, picture),
+        page.statement(posterior.statement_text),
+    ]
+    return page.page(_title(result), posterior.statement_text.splitlines()[0], sections, result["version"])
