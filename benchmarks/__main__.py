@@ -27,12 +27,16 @@ from rich.table import Table
 
 import tacit
 from tacit import VI, Access, DiagonalGaussian, Exact, SubsampledGaussian, Target, repeat, secure_key
-from tacit.data import adult
+from tacit.data import adult, partition
+from tacit.engines import local, schedule
+from tacit.federated.pvi import PVI
+from tacit.federated.site import unledgered
 from tacit.models import LogisticRegression
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Contributions, Linear, per_record
 from tacit.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 from tacit.privacy.noise import lattice_gaussian
+from tacit.solvers import NaturalStep
 
 RECORDS, DIMENSION, RATE, STEPS = 39_073, 109, 0.005, 500
 CLIP, NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 5.0, 0.01
@@ -266,6 +270,51 @@ def fit_many() -> None:
     print(size / 2**30 if sys.platform == "darwin" else size / 2**20)  # bytes there, KiB elsewhere
 
 
+def published_cell(table: Table) -> None:
+    """A cell of Sharma's table 5: 1,000 asynchronous updates of 25 steps each, ten sites of Adult (distribution C)."""
+    found = adult()
+    features = found.features.astype(np.float32)
+    places = partition.rho_kappa(found.target, 10, seed=0, **partition.SHARMA["C"])
+    mechanism = SubsampledGaussian(4.0, 5.0, 0.02)
+    largest = max(len(at) for at in places)
+    accesses = local.stacked(
+        [Access.of((features[at], found.target[at]), mechanism, capacity=largest) for at in places]
+    )
+    prior = DiagonalGaussian.standard(features.shape[1])
+    model = LogisticRegression(prior)
+    algorithm = PVI(prior, model, (VI(25, optax.adagrad(0.05), average=0.0),), damping=(0.1,))
+    visits = schedule.asynchronous(schedule.inverse_to_size([len(at) for at in places]), 1000, seed=0)
+    alone = jax.tree.map(lambda leaf: leaf[-1], accesses)
+    solver = VI(25_000, optax.adagrad(0.05), average=0.0)
+    one = jax.jit(lambda key: solver(key, Target(prior, prior, model), alone))
+    ours, theirs = milliseconds(
+        lambda: local.simulate(algorithm, unledgered, secure_key(), accesses, visits)[0].q,
+        lambda: one(secure_key()),
+        repeats=3,
+    )
+    compare(table, "DP-PVI, 1,000 × 25 steps", ours, "25,000 steps at one site", theirs, target=5.0)
+
+
+def many_sites(table: Table) -> None:
+    """100 synchronous rounds: milliseconds for one update of one site, however many there are."""
+    rng = np.random.default_rng(0)
+    dimension, records, rounds = 20, 40, 100
+    prior = DiagonalGaussian.standard(dimension)
+    model = LogisticRegression(prior)
+    algorithm = PVI(prior, model, (NaturalStep(),), damping=(0.1,))
+    mechanism, times = SubsampledGaussian(1.0, 5.0), {}
+    for sites in (10, 100, 1000):
+        x = rng.normal(size=(sites, records, dimension)).astype(np.float32)
+        y = (x[:, :, 0] > 0).astype(np.float32)
+        accesses = local.stacked([Access.of((x[m], y[m]), mechanism) for m in range(sites)])
+        visits = schedule.synchronous(sites, rounds)
+        (taken,) = milliseconds(
+            lambda a=accesses, v=visits: local.simulate(algorithm, unledgered, secure_key(), a, v)[0].q, repeats=3
+        )
+        times[sites] = taken / (sites * rounds)
+        compare(table, f"an update, {sites:,} sites", times[sites], "an update, 10 sites", times[10], most=1.5)
+
+
 def prices(table: Table) -> None:
     """2,000 steps priced by pld, afresh each time."""
 
@@ -298,7 +347,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed as ratios inside one run.")
     parser.add_argument("--memory", action="store_true", help="only the peak memory of a fit of a million records")
     # Memory alone, for a child's peak is at least what its parent held when it began.
-    groups = [memory] if parser.parse_args().memory else [generator, noise, steps, variational, fits, prices, commands]
+    groups = (
+        [memory]
+        if parser.parse_args().memory
+        else [generator, noise, steps, variational, fits, published_cell, many_sites, prices, commands]
+    )
     table = Table(title=f"Medians on {jax.devices()[0].device_kind}; a ratio above 1 is slower than what it is against")
     for name in ("what", "ms", "against", "ms", "ratio", "target"):
         table.add_column(name, justify="right" if name in ("ms", "ratio") else "left")

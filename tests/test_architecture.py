@@ -50,6 +50,7 @@ TOP = (
     "tacit.regression",
     "tacit.report",
     "tacit.reproduce",
+    "tacit.study",
 )
 # Below: what of ours each part may import. The longest matching name counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {

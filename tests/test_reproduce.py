@@ -4,6 +4,7 @@ Figures 5.1 to 5.5 run here on less than `--quick` has: each different noise is 
 """
 
 import csv
+import importlib
 import json
 import math
 import re
@@ -97,10 +98,11 @@ def only(rows: Rows, **wanted: Any) -> dict[str, Any]:
 def test_the_list_has_every_name_and_what_it_is(run: Run) -> None:
     code, out, err = run("--list")
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == NAMES == list(REPRODUCTIONS)
+    assert set(NAMES) <= set(REPRODUCTIONS)
+    assert [line.split()[0] for line in out.splitlines()] == list(REPRODUCTIONS)
     code, out, _ = run("--list", "--json")
     assert code == 0
-    assert list(json.loads(out)) == NAMES
+    assert list(json.loads(out)) == list(REPRODUCTIONS)
 
 
 def test_the_list_loads_nothing_heavy() -> None:
@@ -111,7 +113,7 @@ def test_the_list_loads_nothing_heavy() -> None:
 def test_every_name_has_a_function() -> None:
     for name, found in REPRODUCTIONS.items():
         assert name == f"{found.module}-{found.function}"
-        assert callable(getattr(jalko, found.function))
+        assert callable(getattr(importlib.import_module(f"tacit.reproduce.{found.module}"), found.function))
 
 
 @pytest.mark.parametrize(

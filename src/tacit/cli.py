@@ -128,10 +128,19 @@ def demo(
     insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A private Bayesian linear regression at several ε, beside the exact posterior, on simulated data."""
-    from tacit.demo import run
+    """Adult over ten uneven sites, each with ε = 1 of its own, against no privacy and against each site alone."""
+    from tacit.report import studied
 
-    run(out, insecure_seed, as_json)
+    with studied.watching() as watch:
+        watch.say("Starting")
+        from tacit.demo import run, show
+
+        _make_folder(out)
+        result = run(out, insecure_seed, watch)
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        show(out, result)
 
 
 @app.command()
@@ -283,6 +292,7 @@ def simulate(
         watch.budgets = {member.name: member.epsilon for member in members}
         watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}
         watch.say("Planning and compiling: some seconds")
+        found.claim(out)
         try:
             with _stop_after_round() as stop:
 

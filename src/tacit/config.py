@@ -6,6 +6,7 @@ against the rest, before a record is read or a budget is touched. Every refusal 
 
 import csv
 import difflib
+import json
 import math
 import os
 import re
@@ -13,7 +14,7 @@ import reprlib
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -358,6 +359,35 @@ class Study:
             members = self._one_file(given.data)
         return members, self._test(members)
 
+    def claim(self, out: Path) -> None:
+        """Note in the folder which study it is for, or refuse one that holds another. Call it before any spending.
+
+        The engine knows a study by its plan and budgets; of targets, classes and files it knows nothing.
+        """
+        place, mine = out / "settings.json", self._noted()
+        try:
+            if place.exists():
+                theirs = json.loads(place.read_text(encoding="utf-8"))
+                for name in dict.fromkeys([*theirs, *mine]):
+                    if theirs.get(name) != mine.get(name):
+                        found, given = (reprlib.repr(noted.get(name)) for noted in (theirs, mine))
+                        raise ValueError(
+                            f"out={out} holds a study with another {name}, {found} and not {given}, whose budget is "
+                            "spent; take a new folder"
+                        )
+            elif (out / "study.json").exists():
+                raise ValueError(f"out={out} holds a study that was not made from a study file; take a new folder")
+            else:
+                place.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
+
+    def _noted(self) -> dict[str, Any]:
+        """What makes this study this one, as JSON gives it back. The test set is left out: it costs nothing."""
+        given = self.settings.model_dump(include={"epsilon", "delta", "target", "columns", "data", "site"})
+        whole = {**asdict(self.plan), **given, "facts": asdict(self.facts)}
+        return json.loads(json.dumps(whole), parse_constant=str)  # JSON has no infinity
+
     def _place(self, name: str) -> Path:
         return self.path.parent / name
 
@@ -487,7 +517,9 @@ def read_study(path: Path) -> Study:
     try:
         given = Settings.model_validate(plain)
     except ValidationError as errors:
-        raise ValueError(f"study={path}: {_in_words(errors.errors()[0])}") from None
+        # A name in the wrong place first: it is often the one that is missing elsewhere.
+        first = min(errors.errors(), key=lambda error: error["type"] != "extra_forbidden")
+        raise ValueError(f"study={path}: {_in_words(first)}") from None
     for words in _clashes(given):
         raise ValueError(f"study={path}: {words}")
     with _at(path):
@@ -535,7 +567,11 @@ def _spread(data: DataEntry, table: "Table", groups: Any) -> "tuple[list[np.ndar
         assert data.concentration is not None
         parts = partition.dirichlet(table.target, sites, data.concentration, seed)
     else:
-        parts = partition.rho_kappa(table.target, sites, seed=seed, **partition.SHARMA[data.split])
+        try:
+            parts = partition.rho_kappa(table.target, sites, seed=seed, **partition.SHARMA[data.split])
+        except ValueError as error:  # its remedies are arguments that a study file has not
+            reason = str(error).rpartition(": ")[0]
+            raise ValueError(f"split {data.split} does not fit these records ({reason}); take another split") from None
     return parts, [f"site-{m + 1:0{len(str(sites))}d}" for m in range(sites)]
 
 

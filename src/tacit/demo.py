@@ -1,146 +1,108 @@
-"""The demonstration: one private linear regression, what it costs, and what the noise does to it."""
+"""The demonstration: Adult over ten uneven sites, each with a budget of its own, and what that costs and gains.
+
+Sharma's distribution C: five small sites with nearly all large incomes, five large ones with few. One posterior is
+learnt from all of them at ε = 1 each; beside it stand the same study without privacy and each site alone at that ε.
+"""
 
 import json
 import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 
-import tacit
+from tacit import __version__, study
+from tacit.data import Table, adult, partition
+from tacit.privacy.randomness import insecure_key
+from tacit.report import studied
+from tacit.study import Member, Plan
 
-RECORDS, COEFFICIENTS, NOISE_SCALE = 20_000, (0.8, -0.5, 0.3, 0.0, -0.2), 0.5
-DELTA = 1e-6
-EPSILONS = (0.1, 1.0, math.inf)
-HEADLINE = 1.0
+SITES, SPLIT, EPSILON, DELTA = 10, "C", 1.0, 1e-4
+EXACT_ROUNDS = 8  # without noise there is nothing to average
+PLAN = Plan("logistic", name="demo")
+SEED = 2019  # of the split, which is public
 
 
-def run(out: Path, insecure_seed: int | None, as_json: bool) -> None:
-    """Fit at several ε, print a table, and write result, posterior, statement and figure into `out`."""
-    key = tacit.secure_key() if insecure_seed is None else tacit.insecure_key(insecure_seed)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
-    records = _simulate()
-    model = tacit.LinearRegression(tacit.FullGaussian.standard(len(COEFFICIENTS)), NOISE_SCALE)
-    target = tacit.Target(model.prior, model.prior, model)
-    exact = model.exact_posterior(records)
-    # Public bounds: ‖x‖ ≤ 1 and |y| ≤ 2, so one record's (xy, xxᵀ)/s² has at most this norm and nothing is clipped.
-    clip = math.sqrt(2.0**2 + 1.0) / NOISE_SCALE**2
+def sites() -> tuple[list[Member], Table]:
+    """The ten sites, and a public test set."""
+    found = adult()
+    table = Table.of_dataset(found)
+    places = partition.rho_kappa(table.target, SITES, seed=SEED, **partition.SHARMA[SPLIT])
+    members = [
+        Member(f"site-{m + 1}", replace(table, features=table.features[at], target=table.target[at]), EPSILON, DELTA)
+        for m, at in enumerate(places)
+    ]
+    return members, replace(table, features=found.test_features[:, 1:], target=found.test_target)
 
-    rows: list[dict[str, Any]] = []
-    fits: dict[float, Any] = {}
-    for index, epsilon in enumerate(EPSILONS):
-        mechanism: tacit.SubsampledGaussian | tacit.Exact = tacit.Exact()
-        if math.isfinite(epsilon):
-            noise = tacit.calibrate(epsilon, DELTA).noise_multiplier
-            mechanism = tacit.SubsampledGaussian(clip, noise)
-        access = tacit.Access.of(records, mechanism)
-        promised = tacit.price(tacit.conjugate, key, target, access)  # before a record is read
-        release = jax.jit(tacit.conjugate)(jax.random.fold_in(key, index), target, access)
-        assert release.event == promised
-        q = release.value
-        error = np.asarray(q.mean) - np.asarray(exact.mean)
-        rows.append(
-            {
-                "epsilon": epsilon if math.isfinite(epsilon) else None,
-                "mean": np.asarray(q.mean).tolist(),
-                "deviation": np.asarray(q.deviation).tolist(),
-                "kl_to_exact": _kl(q, exact),
-                "largest_error_in_deviations": float(np.max(np.abs(error) / np.asarray(exact.deviation))),
-            }
-        )
-        fits[epsilon] = release
 
-    headline = fits[HEADLINE]
-    notes = (f"The number of records, {RECORDS}, is treated as public.", "Bounds ‖x‖ ≤ 1 and |y| ≤ 2 are public.")
-    statement = tacit.Statement.of(headline.event, DELTA, seeded=headline.seeded, notes=notes)
-    result = {
-        "version": tacit.__version__,
-        "model": "linear regression, simulated data",
-        "records": RECORDS,
-        "delta": DELTA,
-        "truth": list(COEFFICIENTS),
-        "exact": {"mean": np.asarray(exact.mean).tolist(), "deviation": np.asarray(exact.deviation).tolist()},
-        "fits": rows,
+def run(out: Path, insecure_seed: int | None, watch: studied.Watch) -> dict[str, Any]:
+    """The study and what it is compared with, written into `out`; a finished one is read there."""
+    if insecure_seed is not None:
+        insecure_key(insecure_seed)  # refused before anything is made
+    done = out / "result.json"
+    if done.is_file() and (out / "study.json").is_file():
+        found = json.loads(done.read_text(encoding="utf-8"))
+        if found.get("name") == PLAN.name:
+            return found | {"note": f"This was run before; remove {out} to run it anew."}
+    members, test = sites()
+    watch.budgets = {member.name: member.epsilon for member in members}
+    watch.say("Ten sites: planning and compiling")
+    together = study.federate(PLAN, members, out=out, test=test, insecure_seed=insecure_seed, observe=watch.step)
+    assert together.scores is not None
+    capacity = max(len(member.table.target) for member in members)
+    watch.say("The same without privacy")
+    free = [replace(member, epsilon=math.inf) for member in members]
+    exact = study.federate(replace(PLAN, rounds=EXACT_ROUNDS), free, insecure_seed=insecure_seed)
+    alone = []
+    for member in members:
+        watch.say(f"{member.name} alone, at the same ε")
+        # As many places as all sites have: the program is compiled already.
+        found = study.federate(PLAN, [member], capacity=capacity, insecure_seed=insecure_seed)
+        alone.append(_row(f"{member.name} alone", study.scores(found.posterior, test), EPSILON))
+    watch.say("Writing")
+    spent = max(row["spent"] for row in together.sites)
+    rows = [
+        _row("all sites together", together.scores, spent),
+        _row("the same, not private", study.scores(exact.posterior, test), None),
+        *alone,
+    ]
+    about = {
+        "version": __version__,
+        "name": PLAN.name,
+        "model": PLAN.link,
+        "target": "income above 50,000 dollars",
+        "data": f"Adult over {SITES} sites by Sharma's distribution {SPLIT}",
+        "comparison": rows,
     }
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-    q = headline.value
-    natural = {"precision_mean": np.asarray(q.precision_mean).tolist(), "precision": np.asarray(q.precision).tolist()}
-    (out / "posterior.json").write_text(json.dumps({"family": "FullGaussian", **natural}, indent=2) + "\n")
-    (out / "statement.txt").write_text(statement.text())
-    (out / "statement.json").write_text(statement.to_json())
-    drawn = _draw(out / "posterior.png", fits)
-    if as_json:
-        print(json.dumps(result))
-    else:
-        _print(exact, fits, rows, statement, out, drawn)
+    return studied.write(out, together, about, watch.budgets, len(test.target))
 
 
-def _simulate() -> tuple[jax.Array, jax.Array]:
-    """Made-up records within the public bounds; the seed is part of the demonstration, not of its noise."""
-    rng = np.random.default_rng(2019)
-    x = rng.normal(size=(RECORDS, len(COEFFICIENTS)))
-    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
-    y = np.clip(x @ np.array(COEFFICIENTS) + NOISE_SCALE * rng.normal(size=RECORDS), -2, 2)
-    return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
+def _row(name: str, scores: Mapping[str, Any], epsilon: float | None) -> dict[str, Any]:
+    kept = {key: scores[key] for key in ("accuracy", "log_likelihood", "calibration_error")}
+    return {"name": name, **kept, "epsilon": epsilon}
 
 
-def _kl(q: Any, p: Any) -> float:
-    """KL(q ‖ p) in double precision: in single, the parts of about 1e4 that cancel leave an error of 1e-3."""
-    precisions = [np.asarray(f.precision, float) for f in (q, p)]
-    means = [np.linalg.solve(a, np.asarray(f.precision_mean, float)) for a, f in zip(precisions, (q, p), strict=True)]
-    ratio, gap = precisions[1] @ np.linalg.inv(precisions[0]), means[1] - means[0]
-    return float(np.trace(ratio) + gap @ precisions[1] @ gap - len(gap) - np.linalg.slogdet(ratio)[1]) / 2
-
-
-def _name(epsilon: float) -> str:
-    return "exact" if math.isinf(epsilon) else f"ε = {epsilon:g}"
-
-
-def _print(exact: Any, fits: dict[float, Any], rows: Any, statement: Any, out: Path, drawn: bool) -> None:
+def show(out: Path, result: Mapping[str, Any]) -> None:
+    """Print the comparison, what each site spent, and where the files are."""
     console = Console()
-    table = Table(title=f"A linear regression on {RECORDS:,} simulated records: posterior mean ± sd")
-    private = {e: r for e, r in fits.items() if math.isfinite(e)}
-    for name in ("", "truth", "exact", *(_name(e) for e in private)):
-        table.add_column(name, justify="right")
-    for j, truth in enumerate(COEFFICIENTS):
-        cells = [f"{r.value.mean[j]:.3f} ± {r.value.deviation[j]:.3f}" for r in private.values()]
-        table.add_row(f"x{j + 1}", f"{truth:.1f}", f"{exact.mean[j]:.3f} ± {exact.deviation[j]:.3f}", *cells)
-    table.add_section()
-    table.add_row("KL to exact", "", "", *(f"{row['kl_to_exact']:.3g}" for row in rows if row["epsilon"]))
-    errors = (f"{row['largest_error_in_deviations']:.2f} sd" for row in rows if row["epsilon"])
-    table.add_row("worst error", "", "", *errors)
-    console.print(table)
-    console.print("The sd is the data's own: it does not yet include the privacy noise, which shows at ε = 0.1.\n")
-    console.print(f"The statement at ε = {HEADLINE:g}:\n", style="bold")
-    console.print(statement.text(), highlight=False)
-    figure = "posterior.png, " if drawn else ""
-    console.print(f"Written to {out}: result.json, posterior.json, {figure}statement.txt, statement.json")
-
-
-def _draw(path: Path, fits: dict[float, Any]) -> bool:
-    """A forest plot; False if matplotlib is not there."""
-    from tacit.report.style import figure, save
-
-    try:
-        axes = figure("Coefficients: mean and 95 % interval", "value", "", height=4.5)
-    except ValueError:
-        return False
-    series = [(_name(e), r.value) for e, r in sorted(fits.items(), reverse=True)]
-    for i, (name, q) in enumerate(series):
-        places = np.arange(len(COEFFICIENTS)) + (i - (len(series) - 1) / 2) * 0.2
-        spread = 1.96 * np.asarray(q.deviation)
-        axes.errorbar(np.asarray(q.mean), places, xerr=spread, fmt="o", markersize=4, capsize=2, label=name)
-    for j, truth in enumerate(COEFFICIENTS):
-        axes.plot([truth, truth], [j - 0.4, j + 0.4], color="black", linestyle=":", label="truth" if j == 0 else None)
-    axes.set_yticks(range(len(COEFFICIENTS)), [f"x{j + 1}" for j in range(len(COEFFICIENTS))])
-    axes.invert_yaxis()
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-    save(axes, path)
-    return True
+    together, exact, *alone = result["comparison"]
+    best, worst = (pick(alone, key=lambda row: row["log_likelihood"]) for pick in (max, min))
+    mean = {key: statistics.fmean(row[key] for row in alone) for key in best if key not in ("name", "epsilon")}
+    rows = [together, exact, best, _row("one site alone, on average", mean, EPSILON), worst]
+    headers, cells = studied.comparison(rows)
+    grid = Grid(title=f"{result['data']}\non a public test set of {result['scores']['records']:,} records")
+    for j, header in enumerate(headers):
+        grid.add_column(header, justify="right" if j else "left")
+    for row in cells:
+        grid.add_row(*row)
+    console.print(grid)
+    spent = [row["spent"] for row in result["sites"]]
+    words = f"Each site spent ε = {min(spent):.4f} to {max(spent):.4f} of its {EPSILON:g}, by its own ledger"
+    console.print(f"{words} (δ = {DELTA:g}; {out}/sites).", highlight=False)
+    console.print(f"Written to {out}: {', '.join(result['files'])}. Look at report.html.", highlight=False)
+    if "note" in result:
+        console.print(result["note"], highlight=False)

@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +42,7 @@ from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
 from tacit.federated.evaluation import Evaluation, summary
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
-from tacit.federated.site import Site, unledgered
+from tacit.federated.site import SEEDED, Site, unledgered
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
@@ -188,34 +189,36 @@ def federate(
     *,
     out: Path | None = None,
     test: Table | None = None,
+    capacity: int | None = None,
     insecure_seed: int | None = None,
     observe: Observer = lambda phase, done, total, spent: None,
 ) -> Federation:
     """One posterior from many sites' records, each within its own budget by its own ledger.
 
     out: the folder of the study, in which it can be resumed; each site has a folder there with its ledger and store.
-    test: public records to score the posterior on after every round. An ε of infinity is a study without privacy and
+    test: public records to score the posterior on after every round. capacity: the public number of places of each
+    site; that of the largest site of about its size by default. An ε of infinity is a study without privacy and
     without ledgers. `observe(phase, done, total, spent)` is called as the study moves on.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
-        return _Run(Setup(plan, members), folder, test, insecure_seed, observe).whole()
+        return _Run(Setup(plan, members, capacity), folder, test, insecure_seed, observe).whole()
 
 
 class Setup:
     """What a study's plan comes to at its sites: algorithms and accesses. Nothing here runs, or reads a record.
 
-    is_even: give all sites as many places, so that they can be simulated as one program.
+    capacity: the places of every site, so that all can be simulated as one program; by their sizes otherwise.
     """
 
-    def __init__(self, plan: Plan, members: Sequence[Member], is_even: bool = False) -> None:
+    def __init__(self, plan: Plan, members: Sequence[Member], capacity: int | None = None) -> None:
         _check(plan, members)
         self.plan, self.members, self.table = plan, list(members), members[0].table
         self.model = model_of(plan.link, self.table, plan.prior_deviation)
         if plan.link == "linear":
             self.model = replace(self.model, noise_scale=plan.noise_scale)
         sizes = [len(member.table.target) for member in members]
-        self.capacities = [max(1, *sizes)] * len(sizes) if is_even else _capacities(sizes)
+        self.capacities = _capacities(sizes) if capacity is None else [capacity] * len(sizes)
         # Columns whose means and variances are paid for: the published method has public scales alone.
         self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method == "natural" else 0
         self.typical = math.sqrt(1 + len(self.table.numbers) + self.table.categories)
@@ -329,6 +332,8 @@ class Setup:
         stages = plan.stages()
         kinds = tuple(0 if t == 0 else 2 if t in stages else 1 for t in range(plan.rounds))
         damping = tuple(2 / (t - max(stage for stage in stages if stage <= t) + 2) for t in range(plan.rounds))
+        if isinstance(curvature, Exact):  # there is no noise to average
+            damping = (1.0,)
         gradient, bend = (
             math.sqrt(sum(_deviation(made[name]) ** 2 for made in self.mechanisms)) * unit
             for name, unit in zip(("gradients", "curvature"), units, strict=True)
@@ -343,20 +348,22 @@ class Setup:
 
     def posterior(self, found: Any, scaling: Scaling, common: dict[str, Any] | None = None) -> Posterior:
         """In the units of the data. common: its statement."""
-        plain = {"statement": {}, "statement_text": "", "plan": asdict(self.plan)} | (common or {})
+        plan = asdict(self.plan) | {"numbers": list(self.table.numbers)}
+        plain = {"statement": {}, "statement_text": "", "plan": plan} | (common or {})
         residual = jnp.asarray(self.plan.noise_scale) if self.plan.link == "linear" else None
         return in_units(self.plan.link, self.table.numbers, self.table, found, scaling, residual, plain)
 
-    def scores(self, posterior: Posterior, test: Table) -> dict[str, float]:
-        """How good a posterior is on public records."""
-        predicted, target = posterior.predict(test.features), np.asarray(test.target, float)
-        if self.plan.link == "linear":
-            return {"root_mean_square_error": float(np.sqrt(np.mean((predicted - target) ** 2)))}
-        return {
-            "accuracy": diagnostics.accuracy(predicted, target),
-            "log_likelihood": diagnostics.log_likelihood(predicted, target),
-            "calibration_error": diagnostics.calibration_error(predicted, target),
-        }
+
+def scores(posterior: Posterior, test: Table) -> dict[str, float]:
+    """How good a posterior is on public records."""
+    predicted, target = posterior.predict(test.features), np.asarray(test.target, float)
+    if posterior.link == "linear":
+        return {"root_mean_square_error": float(np.sqrt(np.mean((predicted - target) ** 2)))}
+    return {
+        "accuracy": diagnostics.accuracy(predicted, target),
+        "log_likelihood": diagnostics.log_likelihood(predicted, target),
+        "calibration_error": diagnostics.calibration_error(predicted, target),
+    }
 
 
 def simulate(
@@ -370,7 +377,7 @@ def simulate(
 
     steps: the schedule, the plan's by default. scored: after which steps to score, from 0; all by default.
 
-    For research: it is priced by `Setup`, and private as a study is only if the key is. The setup must be even.
+    For research: it is priced by `Setup`, and private only if the key is. All sites must have the same capacity.
     """
     scaling_key, key = jax.random.split(key)
     sites = len(setup.members)
@@ -389,8 +396,8 @@ def simulate(
     rows = []
     for place in range(len(steps)) if scored is None else scored:
         found = _posterior(algorithms[0], states, place)
-        scores = setup.scores(setup.posterior(found, scaling), test)
-        rows.append({"round": place + 1, "communications": int(made[place]), **scores})
+        scored_by = scores(setup.posterior(found, scaling), test)
+        rows.append({"round": place + 1, "communications": int(made[place]), **scored_by})
     return rows
 
 
@@ -505,7 +512,7 @@ class _Run:
                 "factor_gap": _gap(algorithms[0], state),
             }
             if self.test is not None:
-                row |= setup.scores(setup.posterior(algorithms[0].posterior(state), scaling), self.test)
+                row |= scores(setup.posterior(algorithms[0].posterior(state), scaling), self.test)
             history.add(row)
 
         steps = setup.steps()
@@ -530,9 +537,9 @@ class _Run:
                 zip(setup.members, sites, self._spent().values(), strict=True)
             )
         ]
-        scores = None if self.test is None else setup.scores(posterior, self.test)
+        tested = None if self.test is None else scores(posterior, self.test)
         texts = {name: statement.text() for name, statement in statements.items()}
-        return Federation(posterior, rows, history.rows, done.communications, scores, released, texts)
+        return Federation(posterior, rows, history.rows, done.communications, tested, released, texts)
 
     def _statements(self) -> dict[str, Statement]:
         """What each site is promised: the events of its ledger."""
@@ -540,7 +547,11 @@ class _Run:
         timing = ("How often a site answers follows from its number of records, which is then public.",)
         paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
         for member, ledger, capacity in zip(setup.members, self.ledgers, setup.capacities, strict=True):
-            event = NonPrivate() if ledger is None else compose(*(entry.event for entry in ledger.entries()))
+            entries = () if ledger is None else ledger.entries()
+            counts = Counter(entry.event for entry in entries)
+            event = NonPrivate() if ledger is None else compose(*(Repeated(e, n) for e, n in counts.items()))
+            # Also what an earlier process did, before this one went on without a seed.
+            seeded = self.seeded or any(entry.note == SEEDED for entry in entries)
             notes = (
                 f"The number of places for records at {member.name}, {capacity}, is public: "
                 "that of the largest site of about its size.",
@@ -551,7 +562,7 @@ class _Run:
                 "All entries of the site's ledger are counted, also those of other studies.",
             )
             found[member.name] = Statement.of(
-                event, member.delta, seeded=self.seeded, adjacency=setup.plan.adjacency, notes=notes
+                event, member.delta, seeded=seeded, adjacency=setup.plan.adjacency, notes=notes
             )
         return found
 

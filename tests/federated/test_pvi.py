@@ -18,10 +18,10 @@ import tacit
 from tacit.data import partition
 from tacit.diagnostics import factor_gap
 from tacit.engines import local
-from tacit.engines.local import run, simulate, simulate_many, stacked
+from tacit.engines.local import run, simulate, stacked
 from tacit.engines.schedule import asynchronous, counts, sequential, synchronous
 from tacit.families import DiagonalGaussian, FullGaussian, is_proper, product, register
-from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
+from tacit.federated.messages import Broadcast, Update, decode, encode
 from tacit.federated.pvi import PVI, CoordinatorState, Noise
 from tacit.federated.site import Site, unledgered
 from tacit.models import LinearRegression, LogisticRegression
@@ -30,7 +30,7 @@ from tacit.privacy.events import Gaussian
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import price
 from tacit.solvers import VI, Target, conjugate
-from tacit.solvers.natural import NaturalStep, NaturalVI
+from tacit.solvers.natural import NaturalStep
 from tacit.solvers.quadrature import NODES
 
 DIMENSION, RECORDS, SITES = 3, 30, 4
@@ -72,8 +72,13 @@ def accesses(kind: str, parts: Any, mechanism: Any = None) -> list[Access]:
     return [Access.of((x[part], y[part]), mechanism or Exact(), capacity=RECORDS) for part in parts]
 
 
-def sites_of(algorithm: PVI, held: list[Access], study: str = "study") -> list[Site]:
-    return [Site(f"site {m}", study, algorithm, one, tacit.insecure_key(m), None) for m, one in enumerate(held)]
+@cache
+def seeded(seed: int) -> jax.Array:
+    return tacit.insecure_key(seed)
+
+
+def sites_of(algorithm: PVI, held: list[Access]) -> list[Site]:
+    return [Site(f"site {m}", "study", algorithm, one, seeded(m), None) for m, one in enumerate(held)]
 
 
 def pooled(kind: str, parts: Any) -> tuple[jax.Array, jax.Array]:
@@ -146,16 +151,16 @@ def test_a_site_that_has_not_answered_is_missed():
 
 @pytest.mark.parametrize(
     ("damping", "steps"),
-    [(1.0, sequential(SITES, 120)), (0.3, synchronous(SITES, 500)), (0.5, asynchronous([1, 1, 2, 1], 1200, seed=0))],
-    ids=["sequential", "damped synchronous", "damped asynchronous"],
+    [(1.0, sequential(SITES, 120)), (0.3, synchronous(SITES, 500))],
+    ids=["sequential", "damped synchronous"],
 )
 @pytest.mark.parametrize("split", ["equal", "empty"])
 def test_a_diagonal_q_ends_at_the_mean_field_optimum(damping, steps, split):
-    """Erratum 1: the posterior's own mean. The published update, a diagonal beside the whole of Xᵀy, misses it by far."""
+    """Erratum 1: the posterior's own mean, which the published update (a diagonal beside all of Xᵀy) misses by far."""
     parts = splits()[split]
     with jax.enable_x64():
         algorithm = linear("diagonal", damping)
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), stacked(accesses("linear", parts)), steps)
+        state, _ = simulate(algorithm, unledgered, seeded(0), stacked(accesses("linear", parts)), steps)
         data = pooled("linear", parts)
         assert_same(state.q, algorithm.likelihood.mean_field_optimum(data), 1e-8)
         exact = algorithm.likelihood.exact_posterior(data)
@@ -322,7 +327,7 @@ def test_natural_steps_of_many_sites_end_at_the_optimum_of_all_records(split):
     parts = logistic_splits()[split]
     with jax.enable_x64():
         algorithm, held = natural(), stacked(accesses("logistic", parts))
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, synchronous(SITES, SETTLE))
+        state, _ = simulate(algorithm, unledgered, seeded(0), held, synchronous(SITES, SETTLE))
         mean, precision = optimum(parts)
         np.testing.assert_allclose(state.q.mean, mean, atol=1e-8)
         np.testing.assert_allclose(state.q.precision, precision, atol=1e-7)
@@ -332,23 +337,11 @@ def test_natural_steps_of_many_sites_end_at_the_optimum_of_all_records(split):
         np.testing.assert_allclose(covariance, np.linalg.inv(precision), atol=1e-7)
 
 
-def test_the_optimum_is_what_one_site_with_all_records_finds(key):
-    """The judge of the tests here, judged by another solver."""
-    parts = logistic_splits()["equal"]
-    with jax.enable_x64():
-        model = logistic("full", NaturalStep(Exact())).likelihood
-        solver = jax.jit(NaturalVI(Exact(), (8,) * 6, noise_aware=False).moments)
-        found = solver(key, Target(model.prior, model.prior, model), Access.of(pooled("logistic", parts), Exact()))
-        mean, precision = optimum(parts)
-        np.testing.assert_allclose(found.value[0], mean, atol=1e-3)  # averages over the last steps
-        np.testing.assert_allclose(found.value[1], np.linalg.inv(precision), atol=1e-3)
-
-
 def test_steps_without_curvature_stay_at_the_fixed_point():
     parts = logistic_splits()["uneven, one empty"]
     with jax.enable_x64():
         held = stacked(accesses("logistic", parts))
-        state, _ = simulate(natural(), unledgered, tacit.insecure_key(0), held, synchronous(SITES, 2 * SETTLE))
+        state, _ = simulate(natural(), unledgered, seeded(0), held, synchronous(SITES, 2 * SETTLE))
         mean, precision = optimum(parts)
         np.testing.assert_allclose(state.q.mean, mean, atol=1e-8)
         np.testing.assert_allclose(state.q.precision, precision, atol=1e-7)
@@ -360,7 +353,7 @@ def test_natural_steps_of_a_diagonal_q_end_at_the_mean_field_optimum(split):
     with jax.enable_x64():
         algorithm = logistic("diagonal", NaturalStep(), damping=(0.3,))
         held = stacked(accesses("logistic", parts))
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, synchronous(SITES, 500))
+        state, _ = simulate(algorithm, unledgered, seeded(0), held, synchronous(SITES, 500))
         mean, precision = optimum(parts, diagonal=True)
         np.testing.assert_allclose(state.q.mean, mean, atol=1e-7)
         np.testing.assert_allclose(state.q.precision, precision, atol=1e-6)
@@ -373,7 +366,7 @@ class WrongCurvature:
 
     matrix: tuple[tuple[float, ...], ...]
 
-    def __call__(self, key: Any, target: Target, access: Access) -> Any:
+    def __call__(self, key: Any, target: Any, access: Access) -> Any:
         q = target.start
 
         def contribution(batch: Any) -> Linear:
@@ -405,7 +398,7 @@ def test_the_pull_that_keeps_q_proper_does_not_move_the_fixed_point(family):
         algorithm = logistic(family, WrongCurvature(WRONG), deviation=0.5, damping=(0.05,), noise=noise)
         held = stacked(accesses("logistic", parts))
         steps = synchronous(SITES, 1500)
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, steps)
+        state, _ = simulate(algorithm, unledgered, seeded(0), held, steps)
         assert not bool(is_proper(product(algorithm.prior, state.total)))
         assert bool(is_proper(state.q))
         assert gap(algorithm, state) < 1e-12
@@ -415,44 +408,50 @@ def test_the_pull_that_keeps_q_proper_does_not_move_the_fixed_point(family):
         assert np.max(np.abs(np.asarray(without.mean) - mean)) > 0.1
 
 
-DIVERGES = "a noised diagonal has no `Noise`: raised to a tenth of the prior only, q is driven away by factors of ten"
+DIVERGES = "a diagonal q has no `Noise`: raised to a tenth of the prior only, steps go ten times too far and further"
 
 
 @pytest.mark.parametrize(
     "family", ["full", pytest.param("diagonal", marks=pytest.mark.xfail(strict=True, reason=DIVERGES))]
 )
 def test_whatever_the_noise_q_stays_proper_and_where_the_reach_lets_it(family):
-    """32 runs of noise far above the records: most sums of factors are improper on the way, and no q ever is."""
-    gradient, curvature = SubsampledGaussian(1.0, 300.0), SubsampledGaussian(1.0, 300.0)
-    total = 300.0 * math.sqrt(SITES)
-    noise = Noise(total, total, reach=2.0) if family == "full" else None
-    algorithm = logistic(family, NaturalStep(curvature if family == "full" else None), damping=(0.5,), noise=noise)
-    held = stacked(accesses("logistic", logistic_splits()["equal"], gradient))
-    keys = jax.random.split(tacit.insecure_key(3), 32)
+    """32 runs in which sites send nothing but noise, as `NaturalStep` would: most sums of factors are improper."""
+    noise, reach, rounds, rho = 300.0, 2.0, 12, 0.5
+    algorithm = logistic(
+        family, NaturalStep(), damping=(rho,), noise=Noise(noise, noise, reach=reach) if family == "full" else None
+    )
+    every = jnp.arange(SITES, dtype=jnp.int32)
 
-    def record(state: CoordinatorState) -> Any:
-        whole = product(algorithm.prior, state.own, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), state.factors))
-        gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), state.q, whole)
-        return state.q.mean, is_proper(state.q), is_proper(product(algorithm.prior, state.total)), gaps
+    def one(state: CoordinatorState, key: Any) -> tuple[CoordinatorState, Any]:
+        q, parts = state.q, jax.random.split(key, 2)
+        drawn = noise / math.sqrt(SITES) * jax.random.normal(parts[0], state.factors.precision.shape)
+        curvature = (drawn + jnp.swapaxes(drawn, -1, -2)) / 2 if family == "full" else drawn
+        gradient = noise / math.sqrt(SITES) * jax.random.normal(parts[1], (SITES, DIMENSION))
+        new = type(q)(gradient + (curvature @ q.mean if family == "full" else curvature * q.mean), curvature)
+        factors = jax.tree.map(lambda old, new: (1 - rho) * old + rho * new, state.factors, new)
+        settled, _ = algorithm.broadcast(algorithm.coordinator_step(state, every, factors))
+        whole = product(algorithm.prior, settled.own, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), settled.factors))
+        gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), settled.q, whole)
+        return settled, (settled.q.mean, is_proper(settled.q), is_proper(product(algorithm.prior, settled.total)), gaps)
 
-    rounds = 8
-    steps = [synchronous(SITES, rounds)] * len(keys)
-    _, (mean, proper, is_whole_proper, gaps) = simulate_many(algorithm, unledgered, keys, held, steps, record)
+    keys = jax.random.split(jax.random.key(3), (32, rounds))
+    play = jax.jit(jax.vmap(lambda keys: jax.lax.scan(one, algorithm.coordinator_init(SITES), keys)[1]))
+    mean, proper, is_whole_proper, gaps = play(keys)
     assert np.all(proper)
-    assert np.mean(is_whole_proper) < 0.5, "or nothing was tested"
-    assert np.max(np.linalg.norm(mean, axis=-1)) < 2.0 * rounds * 1.001
-    assert max(float(np.max(leaf)) for leaf in jax.tree.leaves(gaps)) < 1e-6 * 300 * SITES * 2.0 * rounds
+    assert np.mean(is_whole_proper) < 0.6, "or nothing was tested"
+    assert np.max(np.linalg.norm(mean, axis=-1)) < reach * rounds * 1.001
+    assert max(float(np.max(leaf)) for leaf in jax.tree.leaves(gaps)) < 1e-6 * noise * SITES * reach * rounds
 
 
 # --- Other solvers at the sites ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damping", [0.1, 0.5])
+@pytest.mark.parametrize("damping", [0.5, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_a_few_steps_of_vi_at_uneven_sites_come_near_the_optimum_of_all_records(damping):
     parts = logistic_splits()["uneven, one empty"]
     algorithm = logistic("diagonal", VI(25, optax.adagrad(0.2), average=0), damping=(damping,))
     held = stacked(accesses("logistic", parts))
-    state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, synchronous(SITES, round(12 / damping)))
+    state, _ = simulate(algorithm, unledgered, seeded(0), held, synchronous(SITES, round(12 / damping)))
     mean, precision = optimum(parts, diagonal=True)
     deviation = precision**-0.5
     assert np.all(np.abs(state.q.mean - mean) < 0.1 * deviation)
@@ -492,7 +491,7 @@ def robust_optimum(kind: str) -> tuple[np.ndarray, np.ndarray]:
     x, y = records("linear")
     grid = np.linspace(-8, 8, 4001)
     weights = stats.norm.pdf(grid) * (grid[1] - grid[0])
-    prior = stats.laplace(0, 0.3) if kind == "laplace" else stats.t(3, 0, 0.3)
+    prior: Any = stats.laplace(0, 0.3) if kind == "laplace" else stats.t(3, 0, 0.3)
 
     def loss(parameters: np.ndarray) -> float:
         mean, deviation = parameters[:DIMENSION], np.exp(parameters[DIMENSION:])
@@ -504,10 +503,10 @@ def robust_optimum(kind: str) -> tuple[np.ndarray, np.ndarray]:
     return found.x[:DIMENSION], np.exp(found.x[DIMENSION:])
 
 
-@pytest.mark.parametrize("kind", ["laplace", "student"])
+@pytest.mark.parametrize("kind", ["laplace", pytest.param("student", marks=pytest.mark.slow)])
 def test_a_prior_outside_of_the_family_is_refined_as_all_records_together_would_have_it(kind):
-    """Within 0.1 deviations and 5 % of a deviation of the optimum, as is `VI` on all records, of whose steps chance is
-    a part. Without the correction the mean is far outside of that.
+    """The mean within 0.1 deviations of the optimum, and the deviation within 5 %: so is `VI` on all records, of whose
+    steps chance is a part, and so is not the answer without the correction.
     """
     parts = partition.equal(RECORDS, 3, seed=0)
     model = robust(kind, "diagonal")
@@ -517,30 +516,33 @@ def test_a_prior_outside_of_the_family_is_refined_as_all_records_together_would_
         far = np.abs(np.asarray(q.mean) - mean) / deviation
         return bool(np.all(far < 0.1) and np.all(np.abs(np.asarray(q.deviation) / deviation - 1) < 0.05))
 
-    held = stacked(accesses("linear", parts))
-    ends = {}
-    for likelihood in (model, model.within):
-        algorithm = PVI(model.within.prior, likelihood, (conjugate,), damping=(0.5,))
-        state, _ = simulate(algorithm, unledgered, tacit.insecure_key(0), held, synchronous(3, 60))
-        assert gap(algorithm, state) < 1e-5
-        ends[type(likelihood)] = state.q
-    assert is_near(ends[Robust])
-    assert not is_near(ends[LinearRegression])
+    algorithm = PVI(model.within.prior, model, (conjugate,), damping=(0.5,), prior_steps=1)
+    state, _ = simulate(algorithm, unledgered, seeded(0), stacked(accesses("linear", parts)), synchronous(3, 60))
+    assert is_near(state.q)
+    assert gap(algorithm, state) < 1e-5
+    x, y = (jnp.asarray(leaf, jnp.float32) for leaf in records("linear"))
+    assert not is_near(model.within.mean_field_optimum((x, y)))
     whole = Access.of(records("linear"), Exact())
     target = Target(model.within.prior, model.within.prior, model)
-    assert is_near(jax.jit(VI(4000, optax.adam(0.02)))(tacit.insecure_key(1), target, whole).value)
+    assert is_near(jax.jit(VI(4000, optax.adam(0.02)))(seeded(1), target, whole).value)
 
 
-def test_refining_the_prior_costs_nothing():
-    """A site's price is that of its release, with the correction and without; and no site counts the prior again."""
+def test_refining_the_prior_costs_nothing_and_no_site_counts_the_prior_again():
+    """A site's price is that of its release, with the correction and without."""
     model = robust("laplace", "full")
     (held,) = accesses("linear", [np.arange(RECORDS)], SubsampledGaussian(1.0, 2.0))
-    prices = []
+    seen = []
+
+    def solver(key: Any, target: Target, access: Access) -> Any:
+        seen.append(target.corrects_prior)
+        return conjugate(key, target, access)
+
     for likelihood in (model, model.within):
-        algorithm = PVI(model.within.prior, likelihood, (conjugate,))
-        content = algorithm.broadcast(algorithm.coordinator_init(1))[1]
-        prices.append(price(partial(algorithm.site_step, kind=0), tacit.insecure_key(0), algorithm.site_init(), content, held))
-    assert prices == [Gaussian(2.0, coordinates=DIMENSION + DIMENSION**2)] * 2
+        algorithm = PVI(model.within.prior, likelihood, (solver,))
+        step = partial(algorithm.site_step, kind=0)
+        promised = price(step, seeded(0), algorithm.site_init(), algorithm.prior, held)
+        assert promised == Gaussian(2.0, coordinates=DIMENSION + DIMENSION**2)
+    assert set(seen) == {False}
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ import pytest
 from scipy import stats
 
 import tacit
+from tacit.families import power
 from tacit.models import GaussianMixture, LinearRegression, LogisticRegression
-from tacit.privacy.events import Composed, Gaussian, Repeated
+from tacit.privacy.events import Composed, Gaussian, Repeated, TruncatedPoissonSampled
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.solvers import NaturalVI, Target
+from tacit.solvers.natural import NaturalStep
+from tacit.solvers.quadrature import NODES
 
 DIMENSION, RECORDS = 4, 1500
 
@@ -154,3 +157,127 @@ def test_intervals_cover_the_truth_over_fresh_data_and_noise():
         hits.append(np.abs(np.asarray(mean) - truth) < width)
     assert np.all(np.mean(hits, axis=0) > 0.84)
     assert np.mean(hits) < 0.97
+
+
+# --- One step, for sites of many ---------------------------------------------------------------------------------
+
+FEW = 40  # records
+
+
+def site_target(family: type, likelihood=None) -> Target:
+    """A q in the middle of a study: it holds a factor of this site's, so the cavity is not the prior."""
+    prior = family.standard(DIMENSION, 2.0)
+    likelihood = likelihood or LogisticRegression(prior)
+    factor = power(family.of(np.linspace(-0.5, 0.5, DIMENSION), np.eye(DIMENSION) if family is FULL else 1.0), 3.0)
+    return Target(prior, prior + factor, likelihood, corrects_prior=False)
+
+
+FULL, DIAGONAL = tacit.FullGaussian, tacit.DiagonalGaussian
+
+
+def few(mechanism=None, count: int = FEW, dtype: type = np.float64) -> Access:
+    x, y, _ = made_up()
+    return Access.of((x[:count].astype(dtype), y[:count].astype(dtype)), mechanism or Exact(), capacity=FEW)
+
+
+def expansion(q, spread: bool = True):
+    """Σ E[f'] x and Σ E[-f''] xxᵀ by plain NumPy."""
+    x, y, _ = made_up()
+    x, y = x[:FEW].astype(float), y[:FEW]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    covariance = np.asarray(q.full().covariance) * spread
+    width = np.sqrt(np.einsum("ni,ij,nj->n", x, covariance, x))
+    p = 1 / (1 + np.exp(-((x @ np.asarray(q.mean))[:, None] + width[:, None] * nodes)))
+    weights = weights / weights.sum()
+    return x.T @ (y - p @ weights), (x * (p * (1 - p) @ weights)[:, None]).T @ x
+
+
+@pytest.mark.parametrize("spread", [True, False], ids=["over q", "at its mean"])
+@pytest.mark.parametrize("family", [FULL, DIAGONAL])
+def test_a_step_makes_the_factor_the_second_order_expansion_at_q(key, family, spread):
+    """Whatever the units, which are for the clip: the answer is cavity times factor, in natural parameters."""
+    with jax.enable_x64():
+        target = site_target(family)
+        gradient, curvature = expansion(target.start, spread)
+        mean = np.asarray(target.start.mean)
+        if family is DIAGONAL:
+            curvature = np.diagonal(curvature)
+        for units in ((1.0, 1.0), (0.5, 0.25)):
+            step = NaturalStep(Exact(), spread=spread, units=units)
+            t = jax.jit(step.__call__)(key, target, few()).value - target.cavity
+            np.testing.assert_allclose(t.precision, curvature, atol=1e-9)
+            inner = curvature @ mean if family is FULL else curvature * mean
+            np.testing.assert_allclose(t.precision_mean, gradient + inner, atol=1e-9)
+
+
+def test_without_curvature_the_factor_keeps_its_precision(key):
+    with jax.enable_x64():
+        target = site_target(FULL)
+        old = target.start - target.cavity
+        t = jax.jit(NaturalStep(None).__call__)(key, target, few()).value - target.cavity
+        gradient, _ = expansion(target.start)
+        np.testing.assert_allclose(t.precision, old.precision, atol=1e-12)
+        np.testing.assert_allclose(t.precision_mean, gradient + old.precision @ target.start.mean, atol=1e-9)
+
+
+GRADIENT, CURVATURE = Gaussian(5.0, coordinates=DIMENSION), Gaussian(7.0, coordinates=DIMENSION**2)
+PRICES = {
+    "full": (
+        FULL,
+        NaturalStep(SubsampledGaussian(1.0, 7.0)),
+        SubsampledGaussian(2.0, 5.0),
+        Composed((GRADIENT, CURVATURE)),
+    ),
+    "no curvature": (FULL, NaturalStep(None), SubsampledGaussian(2.0, 5.0), GRADIENT),
+    "diagonal": (DIAGONAL, NaturalStep(), SubsampledGaussian(2.0, 5.0), Gaussian(5.0, coordinates=2 * DIMENSION)),
+    "sampled": (
+        FULL,
+        NaturalStep(SubsampledGaussian(1.0, 7.0), units=(0.5, 0.25)),
+        SubsampledGaussian(2.0, 5.0, sampling_rate=0.5, buffer=30),
+        Composed((TruncatedPoissonSampled(0.5, FEW, 30, GRADIENT), CURVATURE)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PRICES)
+def test_the_price_of_a_step_counts_all_that_it_releases(key, case):
+    """From shapes alone. Curvature is released through a mechanism of its own."""
+    family, step, mechanism, expected = PRICES[case]
+    access = few(mechanism)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), access)
+    assert tacit.price(step, key, site_target(family), shapes) == expected
+
+
+@pytest.mark.parametrize("case", ["diagonal", "sampled"])
+def test_the_receipt_of_a_step_is_its_price_on_the_cached_call_too(key, case):
+    family, step, mechanism, expected = PRICES[case]
+    compiled = jax.jit(step.__call__)
+    for each in jax.random.split(key):
+        release = compiled(each, site_target(family), few(mechanism))
+        assert release.event == expected
+        assert release.seeded
+
+
+def test_gradient_and_curvature_of_a_step_have_noise_of_their_own():
+    """Without records both are noise. Were it one and the same, they would correlate at 1.
+
+    200 keys: a correlation of independent noises is beyond 0.35 with probability 5e-7.
+    """
+    model = LogisticRegression(FULL.standard(1))
+    target = Target(model.prior, FULL(jnp.array([0.5]), jnp.array([[2.0]])), model)
+    access = Access.of((np.zeros((0, 1), np.float32), np.zeros(0, np.float32)), SubsampledGaussian(1.0, 1.0))
+    step = NaturalStep(SubsampledGaussian(1.0, 1.0))
+    keys = jax.random.split(tacit.insecure_key(1), 200)
+    factors = jax.jit(jax.vmap(lambda key: step(key, target, access).value))(keys)
+    curvature = np.ravel(factors.precision) - 1
+    gradient = np.ravel(factors.precision_mean) - curvature * 0.25
+    assert np.std(curvature) == pytest.approx(1, rel=0.25)
+    assert np.std(gradient) == pytest.approx(1, rel=0.25)
+    assert abs(np.corrcoef(gradient, curvature)[0, 1]) < 0.35
+
+
+def test_a_step_of_a_model_without_a_linear_predictor_is_refused(key):
+    model = GaussianMixture(2, 2)
+    access = Access.of(np.zeros((5, 2), np.float32), Exact())
+    with pytest.raises(ValueError, match="use VI"):
+        NaturalStep(Exact())(key, Target(model.prior, model.start(key), model), access)

@@ -206,9 +206,12 @@ def simulate_many(
     state = algorithm.coordinator_init(sites)
     site_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (sites, *leaf.shape)), algorithm.site_init())
     many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(plans), *leaf.shape)), (state, site_states))
+    segments = [(groups, len(list(run))) for groups, run in groupby(longest, key=lambda planned: planned[1])]
+    if len(segments) > 1:  # step by step: fewer programs to compile than one for each length
+        segments = [(groups, 1) for _, groups in longest]
     records, begin = [], 0
-    for groups, run in groupby(longest, key=lambda planned: planned[1]):
-        end = begin + len(list(run))
+    for groups, length in segments:
+        end = begin + length
         width = sum(count for _, count in groups)
         part = jnp.asarray(visits[:, begin:end, :width])
         many, found = _segment(answer, groups, record, algorithm, keys, *many, accesses, part, jnp.int32(begin))

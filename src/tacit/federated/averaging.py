@@ -53,7 +53,7 @@ class GradientAveraging:
             raise ValueError(f"{name} has a prior outside of the family, which every site would add; use PVI")
 
     def coordinator_init(self, sites: int) -> AveragingState:
-        if self.weights.shape != (sites,):
+        if self.weights.ndim != 1 or self.weights.shape[0] < sites:  # a site sees to shapes with one site
             raise ValueError(f"weights has shape {self.weights.shape}; expected one for each of {sites} sites")
         state = self.solver.begin(self.start)
         return AveragingState(state, jax.tree.map(jnp.zeros_like, state.parameters), jnp.int32(0))

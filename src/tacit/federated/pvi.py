@@ -39,6 +39,7 @@ LEAST_PRECISION = 0.1  # of q, as a share of the prior's: data may make one less
 POINTS = 64  # pairs at which a prior outside the family is looked at
 
 
+@register()
 @dataclass(frozen=True)
 class Noise:
     """The public deviations of noise in the sum of all sites' factors: of gradients, and of a matrix of curvature.
@@ -82,7 +83,7 @@ class CoordinatorState:
     answered: Array
 
 
-@register("solvers", "kinds", "damping", "noise", "prior_steps")
+@register("solvers", "kinds", "damping", "prior_steps")
 @dataclass(frozen=True)
 class PVI:
     """`PVI(prior, likelihood, solvers=(conjugate,))`: an `Algorithm`.

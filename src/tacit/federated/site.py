@@ -29,12 +29,14 @@ from jax import Array, lax
 from tacit.families import Family, is_proper
 from tacit.federated.algorithm import Algorithm
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
+from tacit.privacy.events import Event
 from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
 from tacit.privacy.mechanism import Access
 from tacit.privacy.randomness import is_secure
 from tacit.privacy.released import Released, price
 
 Tree = Any
+SEEDED = "noise from a seed: no guarantee against those who know it"  # a note in the ledger
 
 
 @dataclass
@@ -56,10 +58,12 @@ class Site:
     _state: Tree = field(init=False)
     _answered: Update | None = field(init=False, default=None)
     _count: int = field(init=False, default=0)
+    _prices: dict[int, Event] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         Refusal(self.study, self.name, 0, "names that no message can carry are refused here, before a charge")
         self._state = self.algorithm.site_init()
+        self._expected = _form(jax.eval_shape(lambda: self.algorithm.broadcast(self.algorithm.coordinator_init(1))[1]))
         if self.store is not None and self.store.exists():
             self._restore(self.store.read_bytes())
 
@@ -79,10 +83,12 @@ class Site:
         content = jax.tree.map(jnp.asarray, broadcast.content)
         key = _own_key(self.key, _words(self.study, self.name, str(broadcast.round)))
         step = partial(_step, self.algorithm, kind)
-        promised = price(step, key, self._state, content, self.access)
+        if kind not in self._prices:  # by shapes alone, and those of a broadcast have been checked
+            self._prices[kind] = price(step, key, self._state, content, self.access)
+        promised = self._prices[kind]
         if self.ledger is not None:
             try:
-                note = "" if is_secure(self.key) else "noise from a seed: no guarantee against those who know it"
+                note = "" if is_secure(self.key) else SEEDED
                 self.ledger.charge(promised, study=self.study, round=broadcast.round, note=note)
             except BudgetExceeded as error:
                 return self._refuse(broadcast, str(error))
@@ -110,8 +116,7 @@ class Site:
             return f"study={broadcast.study!r}; this site takes part in {self.study!r} only"
         if self._answered is not None and broadcast.round < self._answered.round:
             return f"round={broadcast.round} is before round {self._answered.round}, which was answered; ask later ones"
-        expected = jax.eval_shape(lambda: self.algorithm.broadcast(self.algorithm.coordinator_init(1))[1])
-        if _form(broadcast.content) != _form(expected):
+        if _form(broadcast.content) != self._expected:
             return "the broadcast has another shape than this site's plan; use the same study file"
         if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(broadcast.content)):
             return "the broadcast is not finite; begin the study anew"
@@ -157,7 +162,9 @@ def _step(algorithm: Algorithm, kind: int, key: Array, state: Tree, content: Tre
 
 def unledgered(algorithm: Algorithm, kind: int, key: Array, state: Tree, content: Tree, access: Access) -> Tree:
     """A site's step without its receipt, for simulations on public or made-up records; price it beforehand."""
-    return algorithm.site_step(key, state, content, access, kind).value
+    new = algorithm.site_step(key, state, content, access, kind).value
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(new)]))
+    return jax.tree.map(partial(jnp.where, finite), new, state)  # as a site does
 
 
 def _words(*names: str) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 from tacit.posterior import Posterior
 from tacit.report import forest
 
+MOST_LETTERS = 40  # of a cell on the right; longer ones are sentences
 HEADERS = ("coefficient", "mean", "deviation", "low", "high")
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -19,9 +20,10 @@ _PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+table {{ border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 0.15rem 0.8rem; border-bottom: 1px solid #ddd; text-align: right; }}
 th:first-child, td:first-child {{ text-align: left; overflow-wrap: anywhere; }}
+td.words {{ text-align: left; }}
 tr.clear td {{ font-weight: 600; }}
 pre {{ white-space: pre-wrap; background: #f6f6f6; padding: 1rem; }}
 img {{ max-width: 100%; }}
@@ -54,11 +56,13 @@ def paragraph(words: str) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], clear: Sequence[bool] | None = None) -> str:
-    """Text as a table; rows that are `clear` stand in bold."""
+    """Text as a table, the first column its names; rows that are `clear` stand in bold."""
     lines = []
-    for place, row in enumerate(rows):
+    for place, (name, *row) in enumerate(rows):
         kind = ' class="clear"' if clear is not None and clear[place] else ""
-        lines.append(f"<tr{kind}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
+        kinds = (' class="words"' if len(cell) > MOST_LETTERS else "" for cell in row)
+        cells = (f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
+        lines.append(f"<tr{kind}><td>{escape(name)}</td>{''.join(cells)}</tr>")
     head = "".join(f"<th>{escape(name)}</th>" for name in headers)
     return "\n".join(["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>", *lines, "</tbody>", "</table>"])
 

@@ -6,7 +6,7 @@ All of it is made of public settings, released values and scores on public recor
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +141,7 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
     for j, name in enumerate(("site", "ε spent", "of", "δ", "updates")):
         table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", no_wrap=j > 0)
     for row in sites[:MOST_PRINTED]:
-        table.add_row(*map(Text, _cells(row, result["plan"]["rounds"])))
+        table.add_row(*map(Text, _cells(row)))
     if len(sites) > MOST_PRINTED:
         table.caption = Text(f"{MOST_PRINTED} of {len(sites)} sites; all are in result.json")
     console.print(table)
@@ -176,14 +176,14 @@ def _title(result: Mapping[str, Any]) -> str:
     return f"{result['name']}: a {result['model']} regression{of} at {count} site{'s' * (count != 1)}"
 
 
-def _cells(row: Mapping[str, Any], rounds: int) -> list[str]:
+def _cells(row: Mapping[str, Any]) -> list[str]:
     """Name, ε spent, budget, δ, updates."""
     spent, budget = ("no budget", "") if row["spent"] is None else (f"{row['spent']:.4g}", f"{row['budget']:g}")
-    return [row["name"], spent, budget, f"{row['delta']:g}", f"{row['updates']} of {rounds}"]
+    return [row["name"], spent, budget, f"{row['delta']:g}", str(row["updates"])]
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
-    found = []
+    found = [] if result["epsilon"] is not None else ["NOT differentially private: epsilon = inf promises nothing."]
     shared = [row for row in result["sites"] if row["epsilon"] != row["budget"]]
     if shared:
         allowed = ", ".join(f"{row['name']} ε = {row['epsilon']:g}" for row in shared[:MOST_PRINTED])
@@ -247,7 +247,7 @@ def _page(out: Path, found: "Federation", result: Mapping[str, Any]) -> str:
     rounds, sites = result["plan"]["rounds"], result["sites"]
     headers = ("site", "ε spent", "of", "δ", "updates", "refused")
     refused = [row["refused"] or "" for row in sites]
-    cells = [(*_cells(row, rounds), why) for row, why in zip(sites, refused, strict=True)]
+    cells = [(*_cells(row), why) for row, why in zip(sites, refused, strict=True)]
     words = (
         f"Records: {result['data']}. Schedule: {result['plan']['schedule']}, {rounds} rounds, "
         f"{result['communications']:,} communications."
@@ -259,6 +259,7 @@ def _page(out: Path, found: "Federation", result: Mapping[str, Any]) -> str:
     sections = [
         who,
         *_score_sections(out, result),
+        *_comparison(result),
         *page.coefficients(posterior, result["summary"], LEVEL, out / "forest.png"),
         page.statement(posterior.statement_text),
     ]
@@ -272,6 +273,26 @@ def _lead(found: "Federation", result: Mapping[str, Any]) -> str:
     if result["epsilon"] is not None and len(result["sites"]) > 1:
         words += f" That is the promise to the records at {worst}, where most was spent; each site's own is below."
     return words + (" Noise was SEEDED: for simulations only." if result["randomness"] == "seeded" else "")
+
+
+def comparison(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and cells of a comparison: rows with a name, scores, and the ε of each site."""
+    scores = list(SCORES)[:3]
+
+    def budget(row: Mapping[str, Any]) -> str:
+        return "∞" if row["epsilon"] is None else f"{row['epsilon']:.3g}"
+
+    cells = [(row["name"], *(f"{row[key]:.4f}" for key in scores), budget(row)) for row in rows]
+    return ("", *(SCORES[key] for key in scores), "ε of each site"), cells
+
+
+def _comparison(result: Mapping[str, Any]) -> list[str]:
+    from tacit.report import page
+
+    if "comparison" not in result:
+        return []
+    words = page.paragraph("On the same public test set.")
+    return [page.section("Compared", words, page.table(*comparison(result["comparison"])))]
 
 
 def _score_sections(out: Path, result: Mapping[str, Any]) -> list[str]:

@@ -159,10 +159,10 @@ class NaturalStep:
         t = (Σ_i E_q[f'(z_i)] x_i + H m, H)      H = Σ_i E_q[-f''(z_i)] x_i x_iᵀ
 
     At a fixed point of partitioned inference q is then the variational optimum. A full q releases H through the
-    mechanism `curvature`, in a sum of its own; where that is None, H is the precision of the factor that is replaced,
-    which changes the way to the fixed point but not the fixed point. A diagonal q releases gradient and the diagonal
-    of H together, under one clip. Noise can make the factor improper: it is handed on as it is, and whoever
-    multiplies factors deals with their product.
+    mechanism `curvature`, in a sum of its own. Where that is None, H is the precision of the factor that is replaced: a
+    fixed point stays one, and from elsewhere the mean goes to where gradients balance at that precision. A diagonal q
+    releases gradient and the diagonal of H together, under one clip. Noise can make the factor improper: it is handed
+    on as it is, and whoever multiplies factors deals with their product.
 
     spread: whether expectations are over q; else they are at its mean, for a q that knows nothing yet. units: as in
     `NaturalVI`, public numbers.
