@@ -74,7 +74,6 @@ FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relat
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
 HELD_OUT = 5  # every fifth place is held out, if there is an evaluation
 KINDS = ("logistic", "probit", "linear")
-PHASES = ("scaling", "inference", "evaluation")
 Observer = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, steps, ε spent by each site
 
 
@@ -422,15 +421,16 @@ class _Run:
         self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
         self.name = self._prepare_folder()
         self.ledgers = [self._ledger(member) for member in setup.members]
+        self.refusals: dict[str, str] = {}  # the last of each site
 
     # --- Folders --------------------------------------------------------------------------------------------------
 
     def _prepare_folder(self) -> str:
         """Refuse a folder with another study in it; the name under which this one is charged."""
         setup, table = self.setup, self.setup.table
-        facts = [table.names, table.numbers, table.low.tolist(), table.high.tolist()]
+        facts = [table.names, table.numbers, table.low.tolist(), table.high.tolist(), table.classes]
         budgets = [(member.name, member.epsilon, member.delta) for member in setup.members]
-        plain = json.dumps([asdict(setup.plan), facts, budgets, setup.capacities], sort_keys=True)
+        plain = json.dumps([asdict(setup.plan), facts, budgets, setup.capacities], sort_keys=True, default=str)
         mark = hashlib.sha256(plain.encode()).hexdigest()
         place = self.folder / "study.json"
         try:
@@ -455,7 +455,13 @@ class _Run:
             return None
         path = member.ledger or self.folder / "sites" / member.name / "ledger.sqlite"
         if member.ledger is not None or path.exists():
-            return Ledger.open(path)
+            found, adjacency = Ledger.open(path), self.setup.plan.adjacency
+            if (found.unit, found.adjacency) != ("record", adjacency):
+                raise ValueError(
+                    f"ledger={path} is for each {found.unit} under {found.adjacency}; expected each record "
+                    f"under {adjacency}, or another ledger"
+                )
+            return found
         budget = {"epsilon": member.epsilon, "delta": member.delta, "adjacency": self.setup.plan.adjacency}
         return Ledger.create(path, data_set=member.name, **budget)
 
@@ -474,14 +480,13 @@ class _Run:
         steps: list[Step],
         observe: Callable[[local.Progress], None] = lambda now: None,
     ) -> tuple[local.Progress, list[Site]]:
-        """Run one phase, from where it was left. Keys, stores and names in ledgers are its own."""
-        key = jax.random.fold_in(self.key, PHASES.index(phase))
+        """Run one phase, from where it was left. Its name in ledgers and keys, and its stores, are its own."""
         study, place = f"{self.name}/{phase}", self.folder / f"{phase}.progress"
         folders = [self.folder / "sites" / member.name for member in self.setup.members]
         sites = [
-            Site(member.name, study, algorithm, access, jax.random.fold_in(key, j), ledger, folder / f"{phase}.store")
-            for j, (member, ledger, folder, algorithm, access) in enumerate(
-                zip(self.setup.members, self.ledgers, folders, algorithms, accesses, strict=True)
+            Site(member.name, study, algorithm, access, self.key, ledger, folder / f"{phase}.store")
+            for member, ledger, folder, algorithm, access in zip(
+                self.setup.members, self.ledgers, folders, algorithms, accesses, strict=True
             )
         ]
 
@@ -492,7 +497,9 @@ class _Run:
 
         stored = place.read_bytes() if place.exists() else None
         progress = None if stored is None else local.Progress.from_bytes(stored, algorithms[0], len(sites))
-        return local.run(algorithms[0], sites, steps, study, progress=progress, observe=after), sites
+        done = local.run(algorithms[0], sites, steps, study, progress=progress, observe=after)
+        self.refusals |= {self.setup.members[j].name: why for j, why in (done.missed | done.refused).items()}
+        return done, sites
 
     def whole(self) -> Federation:
         """All phases, each from where it was left."""
@@ -531,11 +538,9 @@ class _Run:
                 "delta": member.delta,
                 "spent": _finite(spent),
                 "updates": site.updates,
-                "refused": done.refused.get(place),
+                "refused": self.refusals.get(member.name),
             }
-            for place, (member, site, spent) in enumerate(
-                zip(setup.members, sites, self._spent().values(), strict=True)
-            )
+            for member, site, spent in zip(setup.members, sites, self._spent().values(), strict=True)
         ]
         tested = None if self.test is None else scores(posterior, self.test)
         texts = {name: statement.text() for name, statement in statements.items()}
@@ -577,7 +582,8 @@ def _words(statements: dict[str, Statement]) -> dict[str, Any]:
 
 def _gap(algorithm: PVI, state: Any) -> float:
     """How far q is from the product of its factors; more than rounding is a bug."""
-    gap = diagnostics.factor_gap(state.q, [algorithm.prior, state.refined, state.own, *_factors(state.factors)])
+    product = jax.tree.map(lambda leaf: np.asarray(leaf, float).sum(axis=0), state.factors)
+    gap = diagnostics.factor_gap(state.q, [algorithm.prior, state.refined, state.own, product])
     if gap > FACTOR_GAP:
         raise RuntimeError(f"q is not the product of its factors (gap {gap:.2g}): this is a bug in tacit")
     return gap
@@ -645,11 +651,6 @@ def _deviation(mechanism: Mechanism) -> float:
     if isinstance(mechanism, Exact):
         return 0.0
     return mechanism.clips[0] * mechanism.noise_multipliers[0] / mechanism.sampling_rates[0]
-
-
-def _factors(stacked: Any) -> list[Any]:
-    leaves, structure = jax.tree.flatten(stacked)
-    return [jax.tree.unflatten(structure, parts) for parts in zip(*leaves, strict=True)]
 
 
 def _finite(number: float) -> float | None:

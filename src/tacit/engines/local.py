@@ -28,12 +28,16 @@ Site = Callable[[Broadcast], Update | Refusal]
 
 @dataclass
 class Progress:
-    """Where a run is: the coordinator's state, the next step, answers on their way, and sites that refused and why."""
+    """Where a run is: the coordinator's state, the next step, answers on their way, and sites that refused and why.
+
+    missed: sites that did not answer when they were last asked; refused: those that are not asked any more.
+    """
 
     state: Tree
     position: int = 0
     pending: dict[int, Tree] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    missed: dict[int, str] = field(default_factory=dict)
     answered: dict[int, int] = field(default_factory=dict)  # the last round that each site answered
     communications: int = 0
 
@@ -45,6 +49,7 @@ class Progress:
                 "place": np.array([self.position, self.communications], np.int64),
                 "pending": {str(site): content for site, content in self.pending.items()},
                 "refused": {str(site): _letters(why) for site, why in self.refused.items()},
+                "missed": {str(site): _letters(why) for site, why in self.missed.items()},
                 "answered": np.array(list(self.answered.items()), np.int64).reshape(-1, 2),
             }
         )
@@ -56,12 +61,12 @@ class Progress:
             found = decode_tree(data)
             state = _restored(algorithm.coordinator_init(sites), found["state"])
             position, communications = (int(number) for number in found["place"])
-            refused = {int(site): "".join(map(chr, why)) for site, why in found["refused"].items()}
+            refused, missed = (_reasons(found[name]) for name in ("refused", "missed"))
             pending = {int(site): content for site, content in found["pending"].items()}
             answered = {int(site): int(round) for site, round in found["answered"]}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"what was stored is not a run's progress ({error!r}); begin it anew") from None
-        return cls(state, position, pending, refused, answered, communications)
+        return cls(state, position, pending, refused, missed, answered, communications)
 
 
 def run(
@@ -75,9 +80,10 @@ def run(
 ) -> Progress:
     """Ask, wait and settle, as `steps` say; the number of a step is its round.
 
-    A site that refuses is left out from then on. An answer that does not fit, is not finite or is of an old round is
-    refused by the coordinator, and its site left out. `observe` is called after every step, such as to store the
-    progress: a run that was stopped goes on from there, and sites answer a round they are asked again from their store.
+    A site that refuses twice in a row is left out from then on; once may be a round that it lost in a crash. An answer
+    that does not fit, is not finite or is of an old round counts as a refusal. `observe` is called after every step,
+    such as to store the progress: a run that was stopped goes on from there, and sites answer a round they are asked
+    again from their store.
     """
     now = progress or Progress(algorithm.coordinator_init(len(sites)))
     shape = jax.eval_shape(algorithm.answer, jax.eval_shape(algorithm.site_init))
@@ -92,9 +98,11 @@ def run(
                 answer = sites[site](broadcast)
                 reason = _fault(answer, study, position, now.answered.get(site, -1), shape)
                 if isinstance(answer, Refusal) or reason:
-                    now.refused[site] = answer.reason if isinstance(answer, Refusal) else reason
+                    again = now.refused if site in now.missed else now.missed
+                    again[site] = answer.reason if isinstance(answer, Refusal) else reason
                 else:
                     now.pending[site], now.answered[site] = answer.content, position
+                    now.missed.pop(site, None)
         arrived = [site for site in step.arrived if site in now.pending]
         if arrived:
             contents = [now.pending.pop(site) for site in arrived]
@@ -134,6 +142,10 @@ def _fault(answer: Update | Refusal, study: str, round: int, last: int, shape: T
     if not same or [(a.shape, a.dtype) for a in leaves] != [(a.shape, a.dtype) for a in jax.tree.leaves(shape)]:
         return "its answer has another shape or type than the study's"
     return "" if all(np.all(np.isfinite(leaf)) for leaf in leaves) else "its answer is not finite"
+
+
+def _reasons(letters: Mapping[str, Any]) -> dict[int, str]:
+    return {int(site): "".join(map(chr, why)) for site, why in letters.items()}
 
 
 def _letters(text: str) -> np.ndarray:
