@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import tacit
-from tacit.cli import main
 from tacit.privacy.accounting import ACCOUNTANTS
 from tacit.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 
@@ -408,90 +407,3 @@ def test_help_and_import_load_nothing_heavy(statement: str) -> None:
     done = shell(sys.executable, "-c", code)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("Usage:" in done.stdout) == ("help" in statement)
-
-
-# --- The demonstration -------------------------------------------------------------------------------------------
-
-FILES = {"result.json", "posterior.json", "statement.txt", "statement.json", "posterior.png"}
-
-
-@pytest.fixture(scope="module")
-def demos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders of two runs with one seed, one with another, and two without."""
-    pytest.importorskip("matplotlib")
-    seeds = {"seeded": 1, "again": 1, "other": 2, "secure": None, "secure-again": None}
-    folders = {}
-    for name, seed in seeds.items():
-        folders[name] = tmp_path_factory.mktemp("demo") / "made" / name  # a folder that is not there yet
-        options = [] if seed is None else ["--insecure-seed", str(seed)]
-        with pytest.raises(SystemExit) as stop:
-            main(["demo", "--out", str(folders[name]), *options])
-        assert stop.value.code == 0
-    return folders
-
-
-def fits(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((folder / "result.json").read_text())["fits"]
-
-
-def test_the_demo_writes_result_posterior_statement_and_figure(demos: dict[str, Path]) -> None:
-    for folder in demos.values():
-        assert {path.name for path in folder.iterdir()} == FILES
-        assert (folder / "posterior.png").read_bytes().startswith(SIGNATURES[".png"])
-        posterior = json.loads((folder / "posterior.json").read_text())
-        assert len(posterior["precision_mean"]) == len(posterior["precision"]) == 5
-        statement = json.loads((folder / "statement.json").read_text())
-        assert 0.99 <= statement["epsilon"] <= 1
-
-
-def test_the_demo_gets_nearer_to_the_exact_posterior_as_epsilon_grows(demos: dict[str, Path]) -> None:
-    """At one seed; the factor between neighbouring ε's is tens, so no noise reverses it here."""
-    distances = [fit["kl_to_exact"] for fit in fits(demos["seeded"])]
-    assert distances == sorted(distances, reverse=True)
-    assert distances[-1] < 1e-6
-
-
-def test_a_seeded_demo_is_repeatable_and_says_seeded(demos: dict[str, Path]) -> None:
-    assert (demos["seeded"] / "result.json").read_bytes() == (demos["again"] / "result.json").read_bytes()
-    assert fits(demos["seeded"])[0] != fits(demos["other"])[0]
-    assert "Randomness: SEEDED" in (demos["seeded"] / "statement.txt").read_text()
-    assert json.loads((demos["seeded"] / "statement.json").read_text())["randomness"] == "seeded"
-
-
-def test_a_demo_without_a_seed_differs_from_run_to_run_and_says_secure(demos: dict[str, Path]) -> None:
-    first, second = fits(demos["secure"]), fits(demos["secure-again"])
-    for one, other in zip(first[:-1], second[:-1], strict=True):
-        assert one["mean"] != other["mean"]
-    assert first[-1] == second[-1], "without privacy there is nothing random"
-    for name in ("secure", "secure-again"):
-        text = (demos[name] / "statement.txt").read_text()
-        assert "cryptographically secure" in text
-        assert "SEEDED" not in text
-        assert json.loads((demos[name] / "statement.json").read_text())["randomness"] == "secure"
-
-
-def test_the_demo_prints_its_result_as_json(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("demo", "--out", tmp_path, "--insecure-seed", 1, "--json")
-    assert (code, err) == (0, "")
-    assert one_object(out) == json.loads((tmp_path / "result.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the demo prints on a terminal of 80 columns."""
-    done = shell(SCRIPT, "demo", "--out", tmp_path_factory.mktemp("terminal"), "--insecure-seed", 1, COLUMNS="80")
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def test_the_demo_fits_80_columns_and_cuts_nothing(terminal: str) -> None:
-    assert max(map(len, terminal.splitlines())) <= 80
-    assert "…" not in terminal
-    assert "SEEDED" in terminal
-
-
-def test_the_demo_table_wraps_no_cell_at_80_columns(terminal: str) -> None:
-    rows = [line for line in terminal.splitlines() if line.startswith("│")]
-    assert len(rows) == 5 + 2, "five coefficients and two summaries, one line each"
-    assert sum("±" in row for row in rows) == 5
-    assert not re.search(r"±\s*│", "\n".join(rows))

@@ -92,7 +92,7 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
     together, exact, *alone = result["comparison"]
     best, worst = (pick(alone, key=lambda row: row["log_likelihood"]) for pick in (max, min))
     mean = {key: statistics.fmean(row[key] for row in alone) for key in best if key not in ("name", "epsilon")}
-    rows = [together, exact, best, _row("one site alone, on average", mean, EPSILON), worst]
+    rows = [together, exact, best, _row("sites alone, on average", mean, EPSILON), worst]
     headers, cells = studied.comparison(rows)
     grid = Grid(title=f"{result['data']}\non a public test set of {result['scores']['records']:,} records")
     for j, header in enumerate(headers):
@@ -104,5 +104,7 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
     words = f"Each site spent ε = {min(spent):.4f} to {max(spent):.4f} of its {EPSILON:g}, by its own ledger"
     console.print(f"{words} (δ = {DELTA:g}; {out}/sites).", highlight=False)
     console.print(f"Written to {out}: {', '.join(result['files'])}. Look at report.html.", highlight=False)
+    if result["randomness"] == "seeded":
+        console.print("The noise was SEEDED: a simulation, private for nobody.", highlight=False)
     if "note" in result:
         console.print(result["note"], highlight=False)

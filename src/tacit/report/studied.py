@@ -276,14 +276,14 @@ def _lead(found: "Federation", result: Mapping[str, Any]) -> str:
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Headers and cells of a comparison: rows with a name, scores, and the ε of each site."""
+    """Headers and cells of a comparison: rows with a name, scores, and the ε of each site they have."""
     scores = list(SCORES)[:3]
 
     def budget(row: Mapping[str, Any]) -> str:
         return "∞" if row["epsilon"] is None else f"{row['epsilon']:.3g}"
 
     cells = [(row["name"], *(f"{row[key]:.4f}" for key in scores), budget(row)) for row in rows]
-    return ("", *(SCORES[key] for key in scores), "ε of each site"), cells
+    return ("", "accuracy", "log-lik.", "calibration error", "ε"), cells
 
 
 def _comparison(result: Mapping[str, Any]) -> list[str]:
