@@ -551,7 +551,7 @@ def test_no_site_passes_its_budget_over_a_whole_run(tmp_path):
         budget = 1.0001 * accounting.epsilon(Repeated(one, updates), 1e-5)
         ledger = ledger_of(tmp_path / str(m), epsilon=budget, accountant="pld")
         sites.append(site_of(tmp_path / str(m), name=f"site {m}", access=whole, ledger=ledger))
-    end = local.run(PVI_STUDY, sites, synchronous(3, 6), "heart")
+    end = local.run(PVI_STUDY, sites, synchronous(3, 7), "heart")
     assert [site.updates for site in sites] == [1, 3, 5]
     assert end.communications == 9
     assert set(end.refused) == {0, 1, 2}

@@ -264,8 +264,9 @@ def _gaussian(moments: Any) -> DiagonalGaussian:
     return DiagonalGaussian.of(moments.mean, jnp.exp(moments.scale))
 
 
-def _tacit(distribution: str, seed: int, epsilon: float, rounds: int = ROUNDS, every: bool = False) -> _Curve:
+def _tacit(distribution: str, seed: int, epsilon: float, rounds: int | None = None, every: bool = False) -> _Curve:
     """Our rule: natural steps, 20 rounds by default. One more message of each site pays for the scaling."""
+    rounds = ROUNDS if rounds is None else rounds
     setup = _natural(distribution, seed, epsilon, rounds)
     scored = None if every else [rounds - 1]
     rows = study.simulate(setup, insecure_key(seed), _tables()[1], scored=scored)
