@@ -27,13 +27,14 @@ _HOMES = {
     "conjugate": "tacit.solvers",
     "delta": "tacit.privacy.accounting",
     "epsilon": "tacit.privacy.accounting",
+    "federate": "tacit.study",
     "fit": "tacit.fitting",
     "insecure_key": "tacit.privacy.randomness",
     "price": "tacit.privacy.released",
     "repeat": "tacit.privacy.released",
     "secure_key": "tacit.privacy.randomness",
 }
-_MODULES = ("data", "estimators", "families", "models", "privacy", "solvers")
+_MODULES = ("data", "diagnostics", "estimators", "families", "models", "privacy", "solvers", "study")
 
 __all__ = [
     "VI",
@@ -55,10 +56,12 @@ __all__ = [
     "conjugate",
     "data",
     "delta",
+    "diagnostics",
     "epsilon",
     "estimators",
     "events",
     "families",
+    "federate",
     "fit",
     "insecure_key",
     "models",
@@ -67,10 +70,11 @@ __all__ = [
     "repeat",
     "secure_key",
     "solvers",
+    "study",
 ]
 
 if TYPE_CHECKING:
-    from tacit import data, estimators, families, models, privacy, solvers
+    from tacit import data, diagnostics, estimators, families, models, privacy, solvers, study
     from tacit.data import Table
     from tacit.families import DiagonalGaussian, FullGaussian
     from tacit.fitting import fit
@@ -83,6 +87,7 @@ if TYPE_CHECKING:
     from tacit.privacy.released import Released, price, repeat
     from tacit.privacy.statement import Statement
     from tacit.solvers import VI, NaturalVI, Target, conjugate
+    from tacit.study import federate
 
 
 def __getattr__(name: str) -> Any:

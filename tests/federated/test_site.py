@@ -475,12 +475,13 @@ BOUNDS = Range(-jnp.ones(COLUMNS), jnp.ones(COLUMNS))
 LISTENER = Moments(BOUNDS)  # its answer is its release
 
 
-def noise_of(key: Any, name: str = "north", study: str = "heart", round: int = 0, bounds: Any = BOUNDS) -> tuple:
-    """What a site without records answers: noise alone."""
-    empty = Access.of(
-        np.zeros((0, COLUMNS), np.float32), SubsampledGaussian(moments_clip(COLUMNS, is_counted=True), 1.0)
-    )
-    site = Site(name, study, LISTENER, empty, key, None)
+def answer_of(
+    key: Any, name: str = "north", study: str = "heart", round: int = 0, bounds: Range = BOUNDS, count: int = 0
+) -> tuple[float, ...]:
+    """What a site with so many records answers: without records, noise alone."""
+    clip = moments_clip(COLUMNS, is_counted=True)
+    access = Access.of(np.full((count, COLUMNS), 0.5, np.float32), SubsampledGaussian(clip, 1.0), capacity=4)
+    site = Site(name, study, LISTENER, access, key, None)
     answer = site(Broadcast(study, round, {"low": np.asarray(bounds.low), "high": np.asarray(bounds.high)}))
     assert isinstance(answer, Update)
     return tuple(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(answer.content)]).tolist())
@@ -495,21 +496,21 @@ def test_no_two_rounds_sites_or_studies_share_their_noise_even_if_they_were_hand
         {"name": "nort", "study": "hheart"},
         {"name": "heart", "study": "north"},
     ]
-    found = [noise_of(KEY, **case) for case in cases]
+    found = [answer_of(KEY, **case) for case in cases]
     numbers = [number for noise in found for number in noise]
     assert len(set(found)) == len(cases)
     assert len(set(numbers)) > 0.99 * len(numbers), "not even one number of another's, but by chance"
-    assert noise_of(KEY) == found[0], "the check sees noise that is the same"
+    assert answer_of(KEY) == found[0], "the check sees noise that is the same"
 
 
 def test_a_process_that_starts_again_makes_noise_of_its_own():
-    assert noise_of(tacit.secure_key()) != noise_of(tacit.secure_key())
+    assert answer_of(tacit.secure_key()) != answer_of(tacit.secure_key())
 
 
 def test_nothing_in_a_broadcast_reaches_the_noise_the_clip_or_the_price(tmp_path):
     """A coordinator that sends narrow bounds, to make one record count for more, changes not a bit of the answer."""
     narrow = Range(-1e-3 * jnp.ones(COLUMNS), 1e-3 * jnp.ones(COLUMNS))
-    assert noise_of(KEY) == noise_of(KEY, bounds=narrow)
+    assert answer_of(KEY, count=4) == answer_of(KEY, count=4, bounds=narrow) != answer_of(KEY)
     site = site_of(tmp_path)
     for round, q in enumerate([content(), content(1e6), numpy(DiagonalGaussian.standard(DIMENSION, 1e-3))]):
         ask(site, round, q)
