@@ -77,13 +77,16 @@ SHOWN = {
     "method": "method",
     "plan": "plan",
     "epsilon_max": "ε max",
-    "epsilon_spent": "ε spent",
+    "epsilon_spent": "spent",
     "communications": "messages",
     "accuracy": "accuracy %",
     "published_accuracy": "theirs %",
     "log_likelihood": "log-lik.",
     "published_log_likelihood": "theirs",
 }
+
+
+CURVE_SHOWN = ("method", "plan", "epsilon_max", "communications", "accuracy", "log_likelihood")
 
 
 # --- Data and methods --------------------------------------------------------------------------------------------
@@ -331,7 +334,7 @@ def table5(quick: bool, seeds: int, track: Track) -> Outcome:
     """Distributions A-D; PVI, global VI and DP-PVI, as published and by our rule."""
     distributions = "C" if quick else "ABCD"
     epsilons = (1.0,) if quick else EPSILONS
-    most = 300 if quick else GLOBAL_UPDATES
+    most = 100 if quick else GLOBAL_UPDATES
     jobs = [(d, kind, e) for d in distributions for kind in ("PVI", "global", "DP") for e in (None,)]
     jobs += [(d, "tacit", e) for d in distributions for e in (*epsilons, *(() if quick else (math.inf,)))]
     rows: list[Row] = []
@@ -355,7 +358,8 @@ def table5(quick: bool, seeds: int, track: Track) -> Outcome:
             rows.append(_row(distribution, method, "tacit", epsilon, _calibrated(epsilon), curves))
     order = {"PVI": 0, "global VI": 1, "DP-PVI": 2}
     rows.sort(key=lambda row: (row["distribution"], row["plan"], order[row["method"]], row["epsilon_max"]))
-    return Outcome(rows, NOTES, SHOWN, _draw_table(rows))
+    shown = {k: v for k, v in SHOWN.items() if k != "communications"}
+    return Outcome(rows, NOTES, shown, _draw_table(rows))
 
 
 def _calibrated(epsilon: float) -> float:
@@ -390,11 +394,11 @@ def _draw_table(rows: list[Row]) -> Any:
 def fig1(quick: bool, seeds: int, track: Track) -> Outcome:
     """Distribution C: scores against communications, by method and plan, and where each of ours wins."""
     epsilons = (1.0,) if quick else EPSILONS
-    most, marks = (300, 6) if quick else (GLOBAL_UPDATES, 25)
-    lengths = (5, 20) if quick else (5, 10, 20, 50, 100)
+    most, marks = (100, 2) if quick else (GLOBAL_UPDATES, 25)
+    lengths = (3,) if quick else (5, 10, 20, 50, 100)
     compared = 1.0
     jobs: list[tuple[str, float, int]] = [("PVI", math.inf, 0), ("global VI", math.inf, 0), ("DP-PVI", 0.0, 0)]
-    jobs += [("curve", epsilon, ROUNDS) for epsilon in epsilons]
+    jobs += [] if quick else [("curve", epsilon, ROUNDS) for epsilon in epsilons]
     jobs += [(kind, compared, rounds) for kind in ("natural", "averaged") for rounds in lengths]
     rows: list[Row] = []
     for method, epsilon, rounds in track(jobs):
@@ -414,19 +418,19 @@ def fig1(quick: bool, seeds: int, track: Track) -> Outcome:
             rows += _curve_rows("DP-PVI", "tacit", epsilon, _calibrated(epsilon), found)
         elif method == "natural":
             found = [_tacit("C", s, epsilon, rounds) for s in runs]
-            rows += _curve_rows("DP-PVI at its end", "tacit", epsilon, _calibrated(epsilon), found)
+            rows += _curve_rows("DP-PVI, end", "tacit", epsilon, _calibrated(epsilon), found)
         else:
             found = [_tacit_averaging("C", s, epsilon, rounds) for s in runs]
-            rows += _curve_rows("gradients averaged, at its end", "tacit", epsilon, _calibrated(epsilon), found)
+            rows += _curve_rows("averaged, end", "tacit", epsilon, _calibrated(epsilon), found)
     for row in rows:
         theirs = PUBLISHED.get(("C", row["method"], row["epsilon_max"])) if row["plan"] == "published" else None
         row["published_accuracy"], row["published_log_likelihood"] = theirs or (None, None)
     notes = [
         *NOTES[:-1],
-        "Published figures are those of the end of each run. 'at its end': one point for each number of rounds, each "
+        "Published figures are those of the end of each run. 'end': one point for each number of rounds, each "
         "with the whole budget spent by then; a curve's early points are those of a plan that had more to spend.",
     ]
-    return Outcome(rows, notes, {k: v for k, v in SHOWN.items() if k != "distribution"}, _draw_curves(rows))
+    return Outcome(rows, notes, {k: v for k, v in SHOWN.items() if k in CURVE_SHOWN}, _draw_curves(rows))
 
 
 def _curve_rows(method: str, plan: str, epsilon: float, spent: float, curves: list[_Curve]) -> list[Row]:
