@@ -1,8 +1,10 @@
 """Conjugate models: the posterior from one noised release of sufficient statistics."""
 
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from tacit.families import DiagonalGaussian, FullGaussian, project
@@ -29,7 +31,9 @@ def conjugate(key: Array, target: Target, access: Access) -> Released[Any]:
         raise ValueError(f"{type(target.likelihood).__name__} is not conjugate; use a variational solver")
     cavity = target.cavity.full()
     vague = FullGaussian.standard(cavity.precision_mean.shape[0], VAGUE)
-    floor = project(cavity, jax.tree.map(lambda leaf: leaf.astype(cavity.precision.dtype), vague))
+    least = jax.tree.map(lambda leaf: leaf.astype(cavity.precision.dtype), vague)
+    # Whole, not direction by direction: an improper cavity's other directions say nothing of the answer's.
+    floor = jax.tree.map(partial(jnp.where, (cavity - least).is_proper()), cavity, least)
 
     def finish(total: FullGaussian) -> DiagonalGaussian | FullGaussian:
         symmetric = FullGaussian(total.precision_mean, (total.precision + total.precision.T) / 2)

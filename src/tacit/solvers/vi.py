@@ -102,11 +102,13 @@ class VI:
         of_linear = getattr(target.likelihood, "of_linear", None)
         if self.path == "linear" and (of_linear is None or isinstance(target.start, dict)):
             raise ValueError("path='linear' needs a model in which θ enters through x·θ; use 'auto' or 'aligned'")
+        correction = getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
+        if self.path == "linear" and correction is not None:
+            raise ValueError("path='linear' leaves out a prior that is not in the family; use 'auto' or 'aligned'")
         # A full q's second derivatives have d² coordinates, and noise on each: there aligned gradients serve better.
-        automatic = of_linear is not None and isinstance(target.start, DiagonalGaussian)
+        automatic = of_linear is not None and correction is None and isinstance(target.start, DiagonalGaussian)
         if self.path == "linear" or (automatic and self.path == "auto"):
             return lambda key, parameters, access: _linear_gradient(key, parameters, access, of_linear)
-        correction = getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
         return lambda key, parameters, access: _aligned_gradient(key, parameters, access, target.likelihood, correction)
 
 
