@@ -29,7 +29,7 @@ from jax import Array
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from tacit.families import FullGaussian, believe, over_parts, power, product, project, quotient, register
+from tacit.families import believe, over_parts, power, product, project, quotient, register
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 from tacit.solvers.base import Solver, Target
@@ -69,7 +69,7 @@ class CoordinatorState:
     """q = prior · refined · own · Π factors. factors: of all sites, stacked; total: their product.
 
     refined: what the prior has over the family's member in its place; own: the pull that keeps q proper. error: the
-    covariance of q's mean that comes from noise (of full Gaussians). arrived: answers since the last broadcast;
+    covariance of q's mean that comes from noise, where that is known. arrived: answers since the last broadcast;
     answered: in all.
     """
 
@@ -90,8 +90,8 @@ class PVI:
 
     prior: in the family of q. likelihood: of one record, as a solver sees it. solvers: what a site may run; `kinds`
     says which of them at its first, second, ... update, and `damping` the ρ of each; the last entry holds for all
-    later ones. noise: for solvers that hand on noised curvature (`NaturalStep` of a full q). prior_steps: how often a
-    prior that is not in the family (a likelihood with `log_prior_correction`) is refined between rounds.
+    later ones. noise: needed by solvers that hand on noised curvature (`NaturalStep`). prior_steps: how often a prior
+    that is not in the family (a likelihood with `log_prior_correction`) is refined between rounds.
     """
 
     prior: Any
@@ -107,8 +107,8 @@ class PVI:
             raise ValueError(f"kinds={self.kinds}; expected places among the {len(self.solvers)} solvers, at least one")
         if not self.damping or not all(0 < rho <= 1 for rho in self.damping):
             raise ValueError(f"damping={self.damping}; expected numbers above 0 and at most 1")
-        if self.noise is not None and not isinstance(self.prior, FullGaussian):
-            raise ValueError("noise= is for solvers of full Gaussians; make the prior full, or leave it out")
+        if self.noise is not None and isinstance(self.prior, dict):
+            raise ValueError("noise= is for one Gaussian; use it with a prior that is not a dict, or leave it out")
         if self.noise is not None and hasattr(self.likelihood, "log_prior_correction"):
             name = type(self.likelihood).__name__
             raise ValueError(f"noise= with {name}, whose prior is not in the family and would be left out; use VI")
@@ -165,7 +165,7 @@ class PVI:
         """What to report: q, or, where noise is known, (mean, covariance) of the data's posterior and the noise's."""
         if self.noise is None:
             return state.q
-        believed, _ = believe(state.total.precision, self.noise.curvature)
+        believed, _ = _believed(state.total.precision, self.noise.curvature)
         return state.q.mean, _inverse(self.prior.precision + believed) + state.error
 
     def _damping(self, count: Array) -> Array:
@@ -188,26 +188,39 @@ class PVI:
         return replace(state, q=q, refined=refined, own=quotient(q, raw))
 
     def _settle_noised(self, state: CoordinatorState, noise: Noise, rho: Array) -> CoordinatorState:
-        """A full Gaussian whose precision is noised: what can be believed of it, raised by a share of the noise."""
+        """A Gaussian whose precision is noised: what can be believed of it, raised by a share of the noise."""
         mean, prior = state.q.mean, self.prior
         rho = rho.astype(mean.dtype)
-        found, edge = believe(state.total.precision, noise.curvature)
+        found, edge = _believed(state.total.precision, noise.curvature)
         believed = prior.precision + found
-        raised = believed + noise.share * edge * jnp.eye(mean.shape[0], dtype=mean.dtype)
+        identity = jnp.eye(mean.shape[0], dtype=mean.dtype) if believed.ndim == 2 else jnp.ones_like(mean)
+        raised = believed + noise.share * edge * identity
         added = raised - prior.precision - state.total.precision
-        pull = (1 - rho) * state.own.precision_mean + rho * (added @ mean)
+        pull = (1 - rho) * state.own.precision_mean + rho * _dot(added, mean)
         fixed = prior.precision_mean + state.total.precision_mean
-        change = jnp.linalg.solve(raised, fixed + pull) - mean
+        change = replace(prior, precision_mean=fixed + pull, precision=raised).mean - mean
         mean = mean + change * jnp.minimum(1, noise.reach / jnp.maximum(jnp.linalg.norm(change), 1e-30))
         # The error of m follows e ← (1 - ρ P⁻¹Λ) e + ρ P⁻¹ξ; before anything was learnt, it is what the data will tell.
         step = _inverse(raised)
         told = _inverse(prior.precision) - _inverse(believed)
         error = jnp.where(state.answered > state.arrived, state.error, told)
-        keep = jnp.eye(mean.shape[0], dtype=mean.dtype) - rho * (step @ believed)
-        error = keep @ error @ keep.T + (rho * noise.gradient) ** 2 * (step @ step)
-        q = FullGaussian(raised @ mean, raised)
-        own = FullGaussian(q.precision_mean - fixed, added)
+        keep = identity - rho * _dot(step, believed)
+        error = _dot(_dot(keep, error), keep.T) + (rho * noise.gradient) ** 2 * _dot(step, step)
+        q = replace(prior, precision_mean=_dot(raised, mean), precision=raised)
+        own = replace(prior, precision_mean=q.precision_mean - fixed, precision=added)
         return replace(state, q=q, own=own, error=error)
+
+
+def _believed(precision: Array, noise: float | Array) -> tuple[Array, float | Array]:
+    """What a noised precision shows, and what its noise reaches: `believe`, or two deviations of each of a diagonal."""
+    if precision.ndim == 2:
+        return believe(precision, noise)
+    return jnp.maximum(0, precision - noise), 2 * noise
+
+
+def _dot(a: Array, b: Array) -> Array:
+    """Of matrices, or of diagonals."""
+    return a @ b if a.ndim == 2 else a * b
 
 
 def _expansion(q: Tree, function: Any) -> Tree:
@@ -243,6 +256,8 @@ def _like(diagonal: Array, precision: Array) -> Array:
 
 
 def _inverse(precision: Array) -> Array:
+    if precision.ndim == 1:
+        return 1 / precision
     inverse = jnp.linalg.inv(precision)
     return (inverse + inverse.T) / 2
 
