@@ -58,6 +58,7 @@ def test_the_quick_table_has_both_plans_beside_the_published_figures(small, run,
         ("global VI", "published"),
         ("DP-PVI", "published"),
         ("DP-PVI", "tacit"),
+        ("product", "tacit"),
     }
     ours = next(row for row in rows if row["plan"] == "tacit" and row["epsilon_max"] == 1)
     assert (ours["published_accuracy"], ours["published_log_likelihood"]) == (0.8246, -0.4070)

@@ -23,15 +23,18 @@ from tacit.engines import local, schedule
 from tacit.engines.schedule import Step
 from tacit.families import DiagonalGaussian
 from tacit.federated.averaging import GradientAveraging
+from tacit.federated.pvi import PVI
 from tacit.federated.site import unledgered
 from tacit.privacy import accounting
 from tacit.privacy.events import Gaussian, PoissonSampled, Repeated
-from tacit.privacy.mechanism import Exact, SubsampledGaussian
+from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key
+from tacit.privacy.released import Released
+from tacit.regression import LINKS, REACH
 from tacit.report.style import logarithmic, panels
 from tacit.reproduce import Outcome, Row, Track
 from tacit.scaling import Scaling
-from tacit.solvers import VI
+from tacit.solvers import VI, NaturalVI, Target
 from tacit.study import Member, Plan, Setup
 
 SITES = 10
@@ -43,6 +46,7 @@ EXACT_RATE, EXACT_LEARNING_RATE, EXACT_UPDATES = 100 / 3907, 1.0, 1250  # table 
 GLOBAL_LEARNING_RATE, GLOBAL_UPDATES = 0.05, 10_000  # table 4
 CLIP = 4.0  # the length of most records: it seldom clips, as theirs
 ROUNDS = 20
+PRODUCT = "product"  # of local posteriors, once
 PUBLISHED = {  # table 5: accuracy, mean test log-likelihood
     ("A", "PVI", math.inf): (0.8523, -0.3181),
     ("B", "PVI", math.inf): (0.8515, -0.3216),
@@ -70,6 +74,7 @@ NOTES = [
     "published: features are standardised by the data's own moments, for which nobody pays; ε does not cover them.",
     "tacit: public ranges; means and variances are paid for in a round before the 20 rounds of updates, and counted "
     "in the messages; every site for itself, no trusted party, PLD, δ = 1e-4 everywhere.",
+    "product: each site's own private posterior, multiplied once (the Bayesian committee machine), no refinement.",
     "Distribution D has no figures in the paper's table.",
 ]
 SHOWN = {
@@ -280,6 +285,36 @@ def _tacit(distribution: str, seed: int, epsilon: float, rounds: int | None = No
     )
 
 
+@dataclass(frozen=True)
+class _Alone:
+    """A site's whole posterior at once, from all of its releases."""
+
+    solver: NaturalVI
+    units: tuple[float, float]
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        return self.solver(key, target, access, self.units)
+
+
+def _product(distribution: str, seed: int, epsilon: float) -> _Curve:
+    """One round: each site's posterior from the prior, multiplied, the prior counted once (Tresp 2000)."""
+    setup = _natural(distribution, seed, epsilon, ROUNDS)
+    link, scaling_key, key = LINKS["logistic"], *jax.random.split(insecure_key(seed))
+    moments, accesses = setup.scaling()
+    state, _ = local.simulate(
+        moments[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(SITES, 1)
+    )
+    scaling = setup.scaled(moments, state)
+    _, accesses, _ = setup.inference(scaling)
+    stages = setup.plan.stages()
+    steps = tuple(end - begin for begin, end in zip(stages, (*stages[1:], ROUNDS), strict=True))
+    solver = _Alone(NaturalVI(setup.mechanisms[0]["curvature"], steps, reach=REACH), (link.slope, link.bend))
+    algorithm = PVI(setup.model.prior.full(), setup.model, (solver,))
+    state, _ = local.simulate(algorithm, unledgered, key, local.stacked(accesses), schedule.synchronous(SITES, 1))
+    curve = _scored(setup, scaling, lambda mark: state.q, [0], SITES)
+    return replace(curve, communications=[2 * SITES])
+
+
 def _tacit_averaging(distribution: str, seed: int, epsilon: float, rounds: int) -> _Curve:
     """Gradients of all sites in every round, added up, and Adam: what PVI is to be compared with at equal privacy."""
     setup = _natural(distribution, seed, epsilon, rounds)
@@ -336,6 +371,7 @@ def table5(quick: bool, seeds: int, track: Track) -> Outcome:
     epsilons = (1.0,) if quick else EPSILONS
     most = 100 if quick else GLOBAL_UPDATES
     jobs = [(d, kind, e) for d in distributions for kind in ("PVI", "global", "DP") for e in (None,)]
+    jobs += [(d, "product", e) for d in distributions for e in epsilons]
     jobs += [(d, "tacit", e) for d in distributions for e in (*epsilons, *(() if quick else (math.inf,)))]
     rows: list[Row] = []
     for distribution, kind, epsilon in track(jobs):
@@ -351,12 +387,16 @@ def table5(quick: bool, seeds: int, track: Track) -> Outcome:
             for lane, e in enumerate(epsilons):
                 curves = [found[lane] for found in lanes]
                 rows.append(_row(distribution, "DP-PVI", "published", e, _spent(distribution, e), curves))
+        elif kind == "product":
+            assert epsilon is not None
+            curves = [_product(distribution, seed, epsilon) for seed in runs]
+            rows.append(_row(distribution, PRODUCT, "tacit", epsilon, _calibrated(epsilon), curves))
         else:
             assert epsilon is not None
             curves = [_tacit(distribution, seed, epsilon) for seed in runs]
             method = "DP-PVI" if math.isfinite(epsilon) else "PVI"
             rows.append(_row(distribution, method, "tacit", epsilon, _calibrated(epsilon), curves))
-    order = {"PVI": 0, "global VI": 1, "DP-PVI": 2}
+    order = {"PVI": 0, "global VI": 1, "DP-PVI": 2, PRODUCT: 3}
     rows.sort(key=lambda row: (row["distribution"], row["plan"], order[row["method"]], row["epsilon_max"]))
     shown = {k: v for k, v in SHOWN.items() if k != "communications"}
     return Outcome(rows, NOTES, shown, _draw_table(rows))
