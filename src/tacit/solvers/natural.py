@@ -182,7 +182,10 @@ class NaturalStep:
         if isinstance(q, DiagonalGaussian):
             return self._diagonal(key, q, access, of_linear, slope, bend).map(lambda t: target.cavity + t)
         gradient_key, curvature_key = jax.random.split(key)
-        spread = _spread(access, q.covariance if self.spread else jnp.zeros_like(q.precision))
+        # Without spread there is no matrix of zeros to multiply by: XLA for CPUs miscompiles that in a loop.
+        spread = (
+            _spread(access, q.covariance) if self.spread else access.map(lambda record: (*record, _no_spread(record)))
+        )
         gradient = _gradient(gradient_key, mean, spread, of_linear, slope)
         if self.curvature is None:
             factor = q - target.cavity
@@ -268,6 +271,10 @@ def _spread(access: Access, covariance: Array) -> Access:
         return x, y, jnp.maximum(0, x @ covariance @ x)  # rounding can take it below
 
     return access.map(add)
+
+
+def _no_spread(record: Tree) -> Array:
+    return jnp.zeros((), record[0].dtype)
 
 
 def _gradient(key: Array, mean: Array, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
