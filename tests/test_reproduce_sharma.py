@@ -71,11 +71,18 @@ def test_the_quick_table_has_both_plans_beside_the_published_figures(small, run,
 @pytest.mark.parametrize("distribution", "ABCD")
 @pytest.mark.parametrize(("epsilon", "accuracy", "log_likelihood"), [(0.5, 0.847, -0.333), (1.0, 0.849, -0.327)])
 def test_the_tacit_plan_reaches_its_figures_on_every_distribution(distribution, epsilon, accuracy, log_likelihood):
-    """The mean of 5 seeds after 210 messages; measured .8509 to .8538, and -.3311 and -.3263 at worst."""
+    """The mean of 5 seeds after 210 messages; measured 85.2 to 85.4 %, and -.3311 and -.3257 or so."""
     curves = [sharma._tacit(distribution, seed, epsilon) for seed in range(5)]
     assert statistics.fmean(curve.accuracy[-1] for curve in curves) >= accuracy
     assert statistics.fmean(curve.log_likelihood[-1] for curve in curves) >= log_likelihood
     assert max(curve.communications[-1] for curve in curves) <= 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", "ABCD")
+def test_pvi_without_privacy_is_the_same_on_every_split(distribution):
+    """It was not: a product with a matrix of zeros was miscompiled for the shapes of A and B."""
+    assert sharma._tacit(distribution, 0, math.inf).log_likelihood[-1] == pytest.approx(-0.3203, abs=3e-4)
 
 
 @pytest.mark.slow

@@ -183,9 +183,7 @@ class NaturalStep:
             return self._diagonal(key, q, access, of_linear, slope, bend).map(lambda t: target.cavity + t)
         gradient_key, curvature_key = jax.random.split(key)
         # Without spread there is no matrix of zeros to multiply by: XLA for CPUs miscompiles that in a loop.
-        spread = (
-            _spread(access, q.covariance) if self.spread else access.map(lambda record: (*record, _no_spread(record)))
-        )
+        spread = _spread(access, q.covariance) if self.spread else access.map(_without_spread)
         gradient = _gradient(gradient_key, mean, spread, of_linear, slope)
         if self.curvature is None:
             factor = q - target.cavity
@@ -273,8 +271,9 @@ def _spread(access: Access, covariance: Array) -> Access:
     return access.map(add)
 
 
-def _no_spread(record: Tree) -> Array:
-    return jnp.zeros((), record[0].dtype)
+def _without_spread(record: Tree) -> Tree:
+    x, y = record
+    return x, y, jnp.zeros((), x.dtype)
 
 
 def _gradient(key: Array, mean: Array, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
