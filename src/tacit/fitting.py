@@ -15,8 +15,10 @@ each is the better bargain. Other models are fitted by `VI` with Adam on Poisson
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -334,36 +336,28 @@ def fit(
         groups = table.groups
     access = Access.of(records, Exact(), groups=groups, most_records=most_records)
     given = {"steps": steps, "clip": clip, "sampling_rate": sampling_rate, "learning_rate": learning_rate}
-    plan = _plan(model, table, access, math.isfinite(epsilon), scaling, given, optimiser)
     key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
-    if isinstance(model, str):
-        assert table is not None
-        model = model_of(plan.link, table, prior_deviation)
-        start = (
-            model.prior.full() if plan.method == "natural" else model.prior.of(jnp.zeros_like(model.prior.mean), 0.1)
-        )
-    if start is None:
+    start_key = key
+    if start is None and not isinstance(model, str):
         key, start_key = jax.random.split(key)
-        start = model.start(start_key) if hasattr(model, "start") else model.prior
-        if plan.method == "natural" and len(start.precision_mean) <= MOST_COLUMNS:
-            start = start.full()
-    size = sum(leaf.size for leaf in jax.tree.leaves(_means(start)))
-    if math.isfinite(epsilon):
-        noise = accounting.calibrate(
-            epsilon,
-            delta,
-            plan=lambda noise: replace(plan, noise_multiplier=noise).event(access.slots, access.unit, size),
-            adjacency=adjacency,
-        ).noise_multiplier
-        plan = replace(plan, noise_multiplier=noise)
-        if plan.method == "natural" and clip is None:
-            gradients = noise / math.sqrt(plan.shares()["gradients"])
-            plan = replace(plan, clip=clip_of(plan.link, plan.clip, gradients, access.slots, size))
-    limits = bounds_of(table, plan.columns) if table is not None and plan.is_table else None
-    promised = price(partial(run, plan), key, access, model, start, limits)
+    plan, program = prepare(
+        start_key,
+        model,
+        table,
+        access,
+        epsilon,
+        delta,
+        scaling=scaling,
+        prior_deviation=prior_deviation,
+        given=given,
+        optimiser=optimiser,
+        start=start,
+        adjacency=adjacency,
+    )
+    promised = price(program, key, access)
     if math.isfinite(epsilon) and accounting.epsilon(promised, delta, adjacency=adjacency) > epsilon:
         raise ValueError(f"epsilon={epsilon} would be passed by this plan; ask for a little more, or set fewer steps")
-    release = run(plan, key, access, model, start, limits)
+    release = program(key, access)
     if release.event != promised:
         raise RuntimeError("the receipt is not the price: this is a bug in tacit; do not use the result")
     notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()), *notes)
@@ -375,6 +369,53 @@ def fit(
             "give a prior_deviation, a clip and a learning_rate of ordinary size"
         )
     return posterior
+
+
+def prepare(
+    key: Array,
+    model: Any,
+    table: Table | None,
+    access: Access,
+    epsilon: float,
+    delta: float,
+    *,
+    scaling: Literal["moments", "bounds"] = "moments",
+    prior_deviation: float = PRIOR_DEVIATION,
+    given: Mapping[str, Any] = MappingProxyType({}),
+    optimiser: Any = None,
+    start: Any = None,
+    adjacency: Adjacency = "add-remove",
+) -> tuple[Plan, Callable[[Array, Access], Released[Outcome]]]:
+    """The plan, and the program `(key, access) -> Released[Outcome]` that carries it out, from public facts alone.
+
+    Of `access` only its form counts. key: for a start that is drawn. given: steps, clip, sampling_rate and
+    learning_rate, where they are not left to the rule.
+    """
+    plan = _plan(model, table, access, math.isfinite(epsilon), scaling, given, optimiser)
+    if isinstance(model, str):
+        assert table is not None
+        model = model_of(plan.link, table, prior_deviation)
+        start = (
+            model.prior.full() if plan.method == "natural" else model.prior.of(jnp.zeros_like(model.prior.mean), 0.1)
+        )
+    if start is None:
+        start = model.start(key) if hasattr(model, "start") else model.prior
+        if plan.method == "natural" and len(start.precision_mean) <= MOST_COLUMNS:
+            start = start.full()
+    size = sum(leaf.size for leaf in jax.tree.leaves(_means(start)))
+    if math.isfinite(epsilon):
+        noise = accounting.calibrate(
+            epsilon,
+            delta,
+            plan=lambda noise: replace(plan, noise_multiplier=noise).event(access.slots, access.unit, size),
+            adjacency=adjacency,
+        ).noise_multiplier
+        plan = replace(plan, noise_multiplier=noise)
+        if plan.method == "natural" and given.get("clip") is None:
+            gradients = noise / math.sqrt(plan.shares()["gradients"])
+            plan = replace(plan, clip=clip_of(plan.link, plan.clip, gradients, access.slots, size))
+    limits = bounds_of(table, plan.columns) if table is not None and plan.is_table else None
+    return plan, lambda key, access: run(plan, key, access, model, start, limits)
 
 
 def _records(
@@ -403,11 +444,11 @@ def _plan(
     access: Access,
     is_private: bool,
     scaling: Literal["moments", "bounds"],
-    given: dict[str, Any],
+    given: Mapping[str, Any],
     optimiser: Any,
 ) -> Plan:
     """The rule: settings from public sizes alone. The clip of a regression's gradients waits for the noise."""
-    steps, rate, clip = given["steps"], given["sampling_rate"], given["clip"]
+    steps, rate, clip, learning_rate = (given.get(name) for name in ("steps", "sampling_rate", "clip", "learning_rate"))
     is_table = isinstance(model, str)
     kinds = {name: link.model for name, link in LINKS.items()}
     link = model if is_table else next((name for name, kind in kinds.items() if isinstance(model, kind)), "")
@@ -428,7 +469,7 @@ def _plan(
     is_natural = link not in ("", "softmax") and columns <= MOST_COLUMNS
     typical = 1 + len(table.numbers) + table.categories if table is not None else max(1, columns)
     per_unit = math.sqrt(most_records)  # a unit's records add up
-    if is_natural and optimiser is None and given["learning_rate"] is None:
+    if is_natural and optimiser is None and learning_rate is None:
         stages = (STAGES if is_private else EXACT_STAGES) if steps is None else _halves(steps)
         clips = math.sqrt(typical) * per_unit if clip is None else clip, typical * per_unit
         return Plan(
@@ -439,7 +480,7 @@ def _plan(
         clip *= per_unit
     if rate is None:
         rate = min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
-    learning_rate = LEARNING_RATE if given["learning_rate"] is None else given["learning_rate"]
+    learning_rate = LEARNING_RATE if learning_rate is None else learning_rate
     settings = {"sampling_rate": rate, "learning_rate": learning_rate, "optimiser": optimiser}
     return Plan("vi", link, (STEPS if steps is None else steps,), clip, **settings, **common)
 

@@ -15,6 +15,7 @@ damped by 2 / (k + 1), k counted from the last release of curvature, so that the
 given and not derived; there a site goes on until its ledger refuses.
 """
 
+import copy
 import hashlib
 import json
 import math
@@ -227,6 +228,12 @@ class Setup:
         clip = clip_of(plan.link, self.typical, noise, sum(self.capacities), columns)
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
         self._accesses = [self._access(*pair) for pair in zip(members, self.capacities, strict=True)]
+
+    def reading(self, wrap: Callable[[Access], Access]) -> "Setup":
+        """The same, with every site's access replaced by `wrap(access)`: an audit looks on that way."""
+        found = copy.copy(self)
+        found._accesses = [wrap(access) for access in self._accesses]
+        return found
 
     def _mechanisms(self, sigma: float, clip: float) -> dict[str, Mechanism]:
         """How a site makes each kind of release; `clip` is that of gradients."""

@@ -263,28 +263,17 @@ class Access:
         The sampled sum is scaled by the public 1 / sampling rate, so its mean is the clipped sum over all units; no
         batch size and no number of records enters. Without units the answer is noise alone.
         """
-        count = len(self.mechanism.sampling_rates)
-        if self.level is None and count > 1:
-            raise ValueError(f"the mechanism has {count} levels; read at access.at(level) inside repeat")
-        if self.level is not None and self.level.count != count and count > 1:
-            raise ValueError(f"the schedule has {self.level.count} levels and the mechanism {count}; make them equal")
-        level = self.level.index if self.level is not None and count > 1 else 0
+        level = self._level()
         sampling_key, noise_key = jax.random.split(key)
-        sampler = self.mechanism.sampler(self.slots)
-        records, present = self.records, self.present
-        chosen = jnp.ones(self.slots, bool)
-        if sampler is not None:
-            indices, chosen = sampler.draw(sampling_key, level)
-            records, present = jax.tree.map(lambda leaf: leaf[indices], (records, present))
+        records, present, chosen = self._sampled(sampling_key)
 
         def contributions(records: Tree, present: Array, chosen: Array) -> Contributions:
-            flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
-            return checked(contribution(flat), present.size).group(present & chosen[:, None])
+            return _grouped(contribution, records, present & chosen[:, None])
 
         units = present.shape[0]
         coordinates = _coordinates(jax.eval_shape(contributions, records, present, chosen))
         costs = self.mechanism.level_events(self.slots, self.unit, coordinates)
-        event = events.Scheduled(costs, self.level.schedule) if self.level is not None and count > 1 else costs[0]
+        event = events.Scheduled(costs, self.level.schedule) if self.level is not None and len(costs) > 1 else costs[0]
         _spend(key)
 
         def add_up(records: Tree, present: Array, chosen: Array) -> Tree:
@@ -296,6 +285,30 @@ class Access:
         rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
         scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
         return Released(scaled, event, not is_secure(key), witness(noise_key))
+
+    def _level(self) -> Array | int:
+        """Where the mechanism's schedule is; 0 if it has none."""
+        count = len(self.mechanism.sampling_rates)
+        if self.level is None and count > 1:
+            raise ValueError(f"the mechanism has {count} levels; read at access.at(level) inside repeat")
+        if self.level is not None and self.level.count != count and count > 1:
+            raise ValueError(f"the schedule has {self.level.count} levels and the mechanism {count}; make them equal")
+        return self.level.index if self.level is not None and count > 1 else 0
+
+    def _sampled(self, key: Array) -> tuple[Tree, Array, Array]:
+        """Records of the slots that a step chooses, which of them exist, and which places of the batch are filled."""
+        sampler = self.mechanism.sampler(self.slots)
+        if sampler is None:
+            return self.records, self.present, jnp.ones(self.slots, bool)
+        indices, chosen = sampler.draw(key, self._level())
+        records, present = jax.tree.map(lambda leaf: leaf[indices], (self.records, self.present))
+        return records, present, chosen
+
+
+def _grouped(contribution: Callable[[Tree], Contributions], records: Tree, present: Array) -> Contributions:
+    """One contribution for each unit, of those of its records that are present."""
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
+    return checked(contribution(flat), present.size).group(present)
 
 
 _spent: dict[int, Any] = {}

@@ -8,7 +8,7 @@ stay empty on the second, cached call.
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +23,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["value", "witness"], meta_fields=["receipt", "seeded"])
+@partial(jax.tree_util.register_dataclass, data_fields=["value", "witness", "trace"], meta_fields=["receipt", "seeded"])
 @dataclass(frozen=True)
 class Released(Generic[A]):
     """A value and the receipt that paid for it.
@@ -35,12 +35,15 @@ class Released(Generic[A]):
     `witness` is a scalar that travels with the value. `vmap`, `lax.map` and the outputs of `scan` make an array of it,
     whose size is how many releases there are; `event` counts them all. It is of key type: no sum or mean over releases
     can take it along, so such a function belongs into `map`.
+
+    `trace` is empty but in an audit, whose access leaves there what it made of every release on the way.
     """
 
     value: A
     receipt: Event = field(default_factory=Composed)
     seeded: bool = False
     witness: Any = field(default_factory=witness, compare=False, repr=False)
+    trace: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def event(self) -> Event:
@@ -57,7 +60,7 @@ class Released(Generic[A]):
         leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, Released))
         if any(isinstance(leaf, Released) for leaf in leaves):
             raise ValueError("map makes no releases, for it would lose their receipts; use then")
-        return Released(value, self.receipt, self.seeded, self.witness)
+        return replace(self, value=value)  # type: ignore[arg-type]  # of another type than it was
 
     def then(self, function: Callable[[A], "Released[B]"]) -> "Released[B]":
         """A further release that may depend on this one: receipts add up."""
@@ -69,10 +72,10 @@ class Released(Generic[A]):
         return Released((self.value, other.value), *_together(self, other))
 
 
-def _together(a: Released[Any], b: Released[Any]) -> tuple[Event, bool, Any]:
-    """Receipt, seededness and witness of two releases."""
+def _together(a: Released[Any], b: Released[Any]) -> tuple[Event, bool, Any, tuple[Any, ...]]:
+    """Receipt, seededness, witness and trace of two releases."""
     scalars = [r.witness for r in (a, b) if jnp.shape(r.witness) == ()]  # the others are counted in their events
-    return compose(a.event, b.event), a.seeded or b.seeded, witness(*scalars)
+    return compose(a.event, b.event), a.seeded or b.seeded, witness(*scalars), a.trace + b.trace
 
 
 _schedules = itertools.count()
@@ -116,19 +119,19 @@ def repeat(
     ends = jnp.cumsum(jnp.asarray(counts, jnp.int32))
     receipts: set[tuple[Event, bool]] = set()
 
-    def body(carry: A, t: Array) -> tuple[A, None]:
+    def body(carry: A, t: Array) -> tuple[A, tuple[Any, ...]]:
         index = jnp.searchsorted(ends, t, side="right").astype(jnp.int32)
         release = step(jax.random.fold_in(key, t), Level(index, len(counts), schedule), carry)
         receipts.add((release.event, release.seeded))  # at trace time: the event is static, whatever the step
-        return release.value, None
+        return release.value, release.trace
 
-    value, _ = lax.scan(body, state, jnp.arange(sum(counts), dtype=jnp.int32))
+    value, trace = lax.scan(body, state, jnp.arange(sum(counts), dtype=jnp.int32))
     if len(receipts) != 1:
         raise ValueError("a step's event changed between traces; it must depend on public settings only")
     ((event, seeded),) = receipts
     levels = [at_level(event, schedule, level) for level in range(len(counts))]
     paid = compose(*(_times(e, n) for e, n in zip(levels, counts, strict=True)))
-    return Released(value, paid, seeded, witness(key))
+    return Released(value, paid, seeded, witness(key), trace)
 
 
 def _times(event: Event, steps: int) -> Event:

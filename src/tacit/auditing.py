@@ -1,0 +1,232 @@
+"""What is audited, by the very code that runs it: a mechanism alone, a fit, a study of many sites.
+
+Records are made up and public; the noise is seeded. `privacy/audit.py` has the attacker and what his scores prove.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tacit.data.tables import Table
+from tacit.engines import local, schedule
+from tacit.families import register
+from tacit.federated.site import unledgered
+from tacit.fitting import prepare
+from tacit.privacy import accounting, audit
+from tacit.privacy.audit import Canaried
+from tacit.privacy.clipping import per_record
+from tacit.privacy.events import Event, compose
+from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.randomness import insecure_key
+from tacit.privacy.released import Released, price, repeat
+from tacit.study import Member, Plan, Setup
+
+Tree = Any
+Canary = Literal["worst", "mislabelled", "outlying"]
+CANARIES: tuple[Canary, ...] = ("worst", "mislabelled", "outlying")
+RECORDS, COLUMNS = 20, 3
+SITES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A program that is audited, what it reads, and what it claims to cost."""
+
+    name: str
+    program: Callable[[Array, Any], Released[Any]]
+    access: Canaried
+    event: Event
+    delta: float
+
+    def audit(self, runs: int, *, seed: int, **settings: Any) -> audit.Audit:
+        """Run it that often and bound its ε from below (`privacy.audit.audit`)."""
+        return audit.audit(self.program, self.access, self.delta, runs, seed=seed, claimed=self.event, **settings)
+
+
+def made_up(records: int = RECORDS, columns: int = COLUMNS, canary: Canary = "worst", seed: int = 0) -> Table:
+    """A table of numbers within [-1, 1] and a target of two classes, whose first record is the canary.
+
+    A mislabelled canary is where the model is surest, with the other label; an outlying one is at a far corner, where
+    its neighbours are not.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (records, columns)) * 0.5
+    slopes = np.where(np.arange(columns) % 2, -2.0, 2.0)
+    y = rng.random(records) < 1 / (1 + np.exp(-x @ slopes))
+    x[0] = np.sign(slopes) if canary != "outlying" else np.ones(columns)
+    y[0] = canary == "outlying"
+    return Table.of(x, y.astype(float), bounds=(-1.0, 1.0), classes=(0, 1))
+
+
+def _canaried(access: Access, canary: Canary) -> Canaried:
+    if canary not in CANARIES:
+        raise ValueError(f"canary={canary!r}; expected one of {', '.join(CANARIES)}")
+    return Canaried.on(access, is_worst=canary == "worst")
+
+
+def of_mechanism(
+    mechanism: SubsampledGaussian, delta: float, steps: int = 1, *, slots: int = 20, columns: int = COLUMNS
+) -> Subject:
+    """A mechanism alone: a sum of vectors, released `steps` times."""
+    vectors = np.random.default_rng(0).normal(size=(slots, columns)).astype(np.float32)
+    access = Canaried.on(Access.of(vectors, mechanism))
+    contribution = per_record(lambda record: record)
+
+    def program(key: Array, access: Canaried) -> Released[Array]:
+        return repeat(key, steps, lambda key, level, _: access.at(level).sum(key, contribution), jnp.zeros(columns))
+
+    return Subject("mechanism", program, access, price(program, insecure_key(0), access), delta)
+
+
+def of_fit(
+    epsilon: float,
+    delta: float,
+    *,
+    canary: Canary = "worst",
+    given: Mapping[str, Any] = MappingProxyType({}),
+    model: str = "logistic",
+    records: int = RECORDS,
+    columns: int = COLUMNS,
+) -> Subject:
+    """What `tacit.fit` runs on a table of made-up records, planned for (ε, δ).
+
+    given: steps, clip, sampling_rate and learning_rate, as for `fit`; a learning rate asks for DPVI by Adam on Poisson
+    samples in place of the default rule.
+    """
+    table = made_up(records, columns, canary)
+    access = Access.of((table.features, table.target.astype(np.float32)), Exact())
+    _, program = prepare(insecure_key(0), model, table, access, epsilon, delta, given=given)
+    canaried = _canaried(access, canary)
+    return Subject("fit", program, canaried, price(program, insecure_key(0), canaried), delta)
+
+
+# --- Many sites --------------------------------------------------------------------------------------------------
+
+
+@register()
+@dataclass(frozen=True)
+class Overheard:
+    """An algorithm whose sites also send what their releases score: an attacker reads along."""
+
+    inner: Any
+
+    def coordinator_init(self, sites: int) -> Tree:
+        return self.inner.coordinator_init(sites), jnp.zeros(sites)
+
+    def broadcast(self, state: Tree) -> tuple[Tree, Tree]:
+        new, content = self.inner.broadcast(state[0])
+        return (new, state[1]), content
+
+    def site_init(self) -> Tree:
+        return self.inner.site_init(), jnp.zeros(())
+
+    def kind(self, count: int) -> int:
+        return self.inner.kind(count)
+
+    def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
+        release = self.inner.site_step(key, state[0], content, access, kind)
+        score = state[1] + audit.total_score(release)[0]
+        return release.map(lambda new: (new, score))
+
+    def answer(self, state: Tree) -> Tree:
+        return self.inner.answer(state[0]), state[1]
+
+    def coordinator_step(self, state: Tree, sites: Array, answers: Tree) -> Tree:
+        new = self.inner.coordinator_step(state[0], sites, answers[0])
+        return new, state[1].at[sites].set(answers[1])
+
+
+def of_study(
+    plan: Plan,
+    budgets: list[tuple[float, float]],
+    *,
+    canary: Canary = "worst",
+    records: int = RECORDS,
+    columns: int = COLUMNS,
+) -> Subject:
+    """What a study of many sites runs on made-up records: all messages of the first site, which has the canary.
+
+    budgets: (ε, δ) of each site.
+    """
+    if plan.schedule == "asynchronous" or plan.dropout or plan.straggling:
+        plan = replace(plan, schedule="synchronous", dropout=0.0, straggling=0.0, delay=0)  # what is released is equal
+    members = [
+        Member(f"site-{m + 1}", made_up(records, columns, canary, seed=m), *budget) for m, budget in enumerate(budgets)
+    ]
+    setup = Setup(plan, members, capacity=records)
+    canaried = setup.reading(partial(_canaried, canary=canary))
+    everybody = schedule.synchronous(len(members), 1)
+    steps = setup.steps()
+
+    def program(key: Array, access: Canaried) -> Released[Any]:
+        looking = canaried.reading(lambda found: found)
+        looking._accesses[0] = access
+        scaling_key, key = jax.random.split(key)
+        score, scaling = jnp.zeros(()), setup.public_scaling()
+        if setup.paid:
+            algorithms, accesses = looking.scaling()
+            (state, scores), _ = _simulated(algorithms[0], scaling_key, accesses, everybody)
+            score, scaling = scores[0], setup.scaled(algorithms, state)
+        algorithms, accesses, _ = looking.inference(scaling)
+        (state, scores), _ = _simulated(algorithms[0], key, accesses, steps)
+        found = algorithms[0].posterior(state), scaling
+        return Released(found, trace=((score + scores[0])[None],))
+
+    return Subject("study", program, canaried._accesses[0], _price_of_site(setup, steps), members[0].delta)
+
+
+def _simulated(algorithm: Any, key: Array, accesses: list[Access], steps: list[Any]) -> Any:
+    return local.simulate(Overheard(algorithm), unledgered, key, local.stacked(accesses), steps)
+
+
+def _price_of_site(setup: Setup, steps: list[Any]) -> Event:
+    """What the first site's part in a study costs, update by update."""
+    paid: list[Event] = []
+    phases = [*([setup.scaling()] if setup.paid else []), setup.inference(setup.public_scaling())[:2]]
+    for (algorithms, accesses), count in zip(phases, [1] * (len(phases) - 1) + [len(steps)], strict=True):
+        algorithm, access = algorithms[0], accesses[0]
+        state = algorithm.site_init()
+        _, content = algorithm.broadcast(algorithm.coordinator_init(1))
+        for place in range(count):
+            step = partial(algorithm.site_step, kind=algorithm.kind(place))
+            paid.append(price(step, insecure_key(0), state, content, access))
+    return compose(*paid)
+
+
+# --- One run -----------------------------------------------------------------------------------------------------
+
+
+def once(
+    epsilon: float, delta: float, canaries: int = 1000, columns: int = 50, confidence: float = 0.95, *, seed: int
+) -> dict[str, Any]:
+    """One fit with many canaries, each in or out by the toss of a coin, and what guessing them proves."""
+    table = made_up(canaries + RECORDS, columns)
+    access = Access.of((table.features, table.target.astype(np.float32)), Exact())
+    _, program = prepare(insecure_key(0), "logistic", table, access, epsilon, delta)
+    canaried = Canaried.on(access, canaries)
+    included = np.random.default_rng(seed).random(canaries) < 0.5
+    release = program(insecure_key(seed), canaried.having(included))
+    scores = np.asarray(audit.total_score(release))
+    found = {
+        assumption: audit.one_run_bound(scores, included, delta, confidence, assumption)
+        for assumption in ("nothing", "gaussian")
+    }
+    lower, guesses, correct = found["nothing"]
+    return {
+        "claimed_epsilon": accounting.epsilon(release.event, delta),
+        "delta": delta,
+        "lower_bound": lower,
+        "lower_bound_gaussian": found["gaussian"][0],
+        "confidence": confidence,
+        "runs": 1,
+        "canaries": canaries,
+        "guesses": guesses,
+        "correct": correct,
+    }
