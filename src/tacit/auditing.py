@@ -3,9 +3,11 @@
 Records are made up and public; the noise is seeded. `privacy/audit.py` has the attacker and what his scores prove.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -51,7 +53,7 @@ class Subject:
 
 
 def made_up(records: int = RECORDS, columns: int = COLUMNS, canary: Canary = "worst", seed: int = 0) -> Table:
-    """A table of numbers within [-1, 1] and a target of two classes, whose first record is the canary.
+    """A table of numbers within [-1, 1] and a target of 0 and 1, whose first record is the canary.
 
     A mislabelled canary is where the model is surest, with the other label; an outlying one is at a far corner, where
     its neighbours are not.
@@ -62,7 +64,7 @@ def made_up(records: int = RECORDS, columns: int = COLUMNS, canary: Canary = "wo
     y = rng.random(records) < 1 / (1 + np.exp(-x @ slopes))
     x[0] = np.sign(slopes) if canary != "outlying" else np.ones(columns)
     y[0] = canary == "outlying"
-    return Table.of(x, y.astype(float), bounds=(-1.0, 1.0), classes=(0, 1))
+    return Table.of(x, y.astype(float), bounds=(-1.0, 1.0), target_bounds=(0.0, 1.0), classes=(0, 1))
 
 
 def _canaried(access: Access, canary: Canary) -> Canaried:
@@ -82,7 +84,7 @@ def of_mechanism(
     def program(key: Array, access: Canaried) -> Released[Array]:
         return repeat(key, steps, lambda key, level, _: access.at(level).sum(key, contribution), jnp.zeros(columns))
 
-    return Subject("mechanism", program, access, price(program, insecure_key(0), access), delta)
+    return Subject("a mechanism alone", program, access, price(program, insecure_key(0), access), delta)
 
 
 def of_fit(
@@ -104,7 +106,7 @@ def of_fit(
     access = Access.of((table.features, table.target.astype(np.float32)), Exact())
     _, program = prepare(insecure_key(0), model, table, access, epsilon, delta, given=given)
     canaried = _canaried(access, canary)
-    return Subject("fit", program, canaried, price(program, insecure_key(0), canaried), delta)
+    return Subject(f"a {model} fit", program, canaried, price(program, insecure_key(0), canaried), delta)
 
 
 # --- Many sites --------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class Overheard:
 
 def of_study(
     plan: Plan,
-    budgets: list[tuple[float, float]],
+    budgets: Sequence[tuple[float, float]],
     *,
     canary: Canary = "worst",
     records: int = RECORDS,
@@ -162,6 +164,7 @@ def of_study(
     ]
     setup = Setup(plan, members, capacity=records)
     canaried = setup.reading(partial(_canaried, canary=canary))
+    first = _canaried(setup._accesses[0], canary)
     everybody = schedule.synchronous(len(members), 1)
     steps = setup.steps()
 
@@ -179,7 +182,7 @@ def of_study(
         found = algorithms[0].posterior(state), scaling
         return Released(found, trace=((score + scores[0])[None],))
 
-    return Subject("study", program, canaried._accesses[0], _price_of_site(setup, steps), members[0].delta)
+    return Subject(f"a study of {len(members)} sites", program, first, _price_of_site(setup, steps), members[0].delta)
 
 
 def _simulated(algorithm: Any, key: Array, accesses: list[Access], steps: list[Any]) -> Any:
@@ -198,6 +201,48 @@ def _price_of_site(setup: Setup, steps: list[Any]) -> Event:
             step = partial(algorithm.site_step, kind=algorithm.kind(place))
             paid.append(price(step, insecure_key(0), state, content, access))
     return compose(*paid)
+
+
+# --- By name -----------------------------------------------------------------------------------------------------
+
+RUNS = {"fit": 100_000, "vi": 20_000, "sites": 20_000, "mechanism": 200_000}  # within a minute or two on two cores
+VI_GIVEN = {"steps": 100, "sampling_rate": 0.1, "learning_rate": 0.02}
+ROUNDS = 5  # of a study that is audited by name
+
+
+def named(
+    what: str, epsilon: float, delta: float, canary: Any, steps: int | None = None, sampling_rate: float | None = None
+) -> tuple[Subject, int]:
+    """What the command line calls fit, vi, sites or mechanism, or a study's file; and how many runs are usual."""
+    given = {"steps": steps, "sampling_rate": sampling_rate}
+    if what not in ("vi", "mechanism") and any(setting is not None for setting in given.values()):
+        raise ValueError("steps and sampling_rate are settings of vi and mechanism; leave them out")
+    if what == "fit":
+        return of_fit(epsilon, delta, canary=canary), RUNS[what]
+    if what == "vi":
+        settings = VI_GIVEN | {name: value for name, value in given.items() if value is not None}
+        return of_fit(epsilon, delta, canary=canary, given=settings), RUNS[what]
+    if what == "sites":
+        return of_study(Plan("logistic", rounds=ROUNDS), [(epsilon, delta)] * SITES, canary=canary), RUNS[what]
+    if what == "mechanism":
+        if canary != "worst":
+            raise ValueError(f"canary={canary!r}; a mechanism alone has no records, expected worst")
+        rate, count = 1.0 if sampling_rate is None else sampling_rate, 1 if steps is None else steps
+        noise = accounting.calibrate(epsilon, delta, sampling_rate=rate, steps=count).noise_multiplier
+        return of_mechanism(SubsampledGaussian(1.0, noise, rate), delta, count), RUNS[what]
+    if not what.endswith(".toml"):
+        raise ValueError(f"what={what!r}; expected fit, vi, sites, mechanism, or a study file that ends in .toml")
+    from tacit.config import read_study
+
+    found = read_study(Path(what))
+    budgets = found.budgets()
+    if not all(math.isfinite(epsilon) for epsilon, _ in budgets):
+        raise ValueError(
+            f"{what} has an infinite epsilon; a study without privacy claims nothing that could be audited"
+        )
+    # The most generous budget is the one that an attack shows most of.
+    budgets = sorted(budgets, reverse=True)
+    return of_study(found.plan, (budgets * SITES)[:SITES], canary=canary), RUNS["sites"]
 
 
 # --- One run -----------------------------------------------------------------------------------------------------
@@ -219,8 +264,11 @@ def once(
         for assumption in ("nothing", "gaussian")
     }
     lower, guesses, correct = found["nothing"]
+    claimed = accounting.epsilon(release.event, delta)
     return {
-        "claimed_epsilon": accounting.epsilon(release.event, delta),
+        "subject": "a fit",
+        "canary": "worst",
+        "claimed_epsilon": claimed,
         "delta": delta,
         "lower_bound": lower,
         "lower_bound_gaussian": found["gaussian"][0],
@@ -229,4 +277,8 @@ def once(
         "canaries": canaries,
         "guesses": guesses,
         "correct": correct,
+        "tightness": lower / claimed,
+        "refuted": lower > claimed,
+        "adjacency": "add-remove",
+        "randomness": "seeded",
     }

@@ -364,6 +364,57 @@ def predict(
     _show(result, as_json, f"Written to {out}: {len(features)} predictions ({', '.join(columns)})")
 
 
+@app.command()
+def audit(
+    what: Annotated[
+        str, typer.Argument(help="fit, vi (by Adam, on samples), sites, mechanism, or a study file in TOML.")
+    ] = "fit",
+    epsilon: Annotated[float, typer.Option(help="The ε that is planned for and claimed.")] = 1.0,
+    delta: Delta = 1e-5,
+    runs: Annotated[int | None, typer.Option(help="How often it is run, half without the canary.")] = None,
+    canary: Annotated[
+        str, typer.Option(help="worst (for the clip), mislabelled or outlying (records that could be).")
+    ] = "worst",
+    steps: Annotated[int | None, typer.Option(help="Of vi and mechanism: how many noisy steps.")] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help="Of vi and mechanism: that of each record.")] = None,
+    one_run: Annotated[
+        bool, typer.Option("--one-run", help="One run with many canaries, where it cannot be repeated.")
+    ] = False,
+    canaries: Annotated[int, typer.Option(help="With --one-run: how many.")] = 1000,
+    confidence: Annotated[float, typer.Option(help="With which the lower bound holds.")] = 0.999,
+    seed: Annotated[int, typer.Option(help="Of the attack's own runs; records are made up, and noise is seeded.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for result.json and roc.png.")] = Path("audit-output"),
+    as_json: AsJson = False,
+) -> None:
+    """Attack what tacit runs, and bound its ε from below. Exit code 1 if the claim is refuted.
+
+    It runs the same code as fits and studies do, thousands of times on made-up records, with and without one record,
+    the canary. No data is read. Of a study file, plan and budgets are used; its records are not.
+    """
+    from tacit.report import audited
+
+    with audited.watching() as move:
+        from tacit import auditing
+
+        _make_folder(out)
+        if one_run:
+            if what != "fit" or canary != "worst":
+                raise ValueError("--one-run is for what=fit and canary=worst; leave them out")
+            result = auditing.once(epsilon, delta, canaries, confidence=confidence, seed=seed)
+            found = None
+        else:
+            subject, usual = auditing.named(what, epsilon, delta, canary, steps, sampling_rate)
+            found = subject.audit(runs or usual, seed=seed, confidence=confidence, observe=move)
+            result = audited.result_of(found) | {"subject": subject.name, "canary": canary}
+        result = audited.write(out, {"version": tacit.__version__, **result}, found)
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        audited.show(out, result)
+    if result["refuted"]:
+        raise typer.Exit(1)
+
+
 ledger = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What a site has spent of its budget.")
 app.add_typer(ledger, name="ledger")
 LedgerPath = Annotated[Path, typer.Argument(help="The site's ledger.")]

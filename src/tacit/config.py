@@ -359,6 +359,13 @@ class Study:
             members = self._one_file(given.data)
         return members, self._test(members)
 
+    def budgets(self) -> list[tuple[float, float]]:
+        """(ε, δ) of each site that the file names, or of one that stands for all; nothing is read."""
+        given = self.settings
+        pairs = [(entry.epsilon, entry.delta) for entry in given.site or []] or [(None, None)]
+        found = [(e or given.epsilon, d or given.delta) for e, d in pairs]
+        return [(e, d) for e, d in found if e is not None and d is not None]
+
     def claim(self, out: Path) -> None:
         """Note in the folder which study it is for, or refuse one that holds another. Call it before any spending.
 

@@ -322,7 +322,9 @@ def audit(
     scores = {"trace": (without, within), "value": (out @ direction, inside @ direction)}
     kinds: list[tuple[str, Assumption]] = [(name, kind) for name in scores for kind in ("nothing", "gaussian")]
     each_confidence = 1 - (1 - confidence) / len(kinds)
-    bounds = {(name, kind): bound(*scores[name], delta, each_confidence, kind) for name, kind in kinds}
+    bounds: dict[tuple[str, Assumption], Bound] = {
+        (name, kind): bound(*scores[name], delta, each_confidence, kind) for name, kind in kinds
+    }
     epsilon = accounting.epsilon(event, delta)
     return Audit(epsilon, delta, event, 2 * each, confidence, without, within, bounds)
 

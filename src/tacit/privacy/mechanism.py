@@ -273,7 +273,8 @@ class Access:
         units = present.shape[0]
         coordinates = _coordinates(jax.eval_shape(contributions, records, present, chosen))
         costs = self.mechanism.level_events(self.slots, self.unit, coordinates)
-        event = events.Scheduled(costs, self.level.schedule) if self.level is not None and len(costs) > 1 else costs[0]
+        count = len(self.mechanism.sampling_rates)
+        event = events.Scheduled(costs, self.level.schedule) if self.level is not None and count > 1 else costs[0]
         _spend(key)
 
         def add_up(records: Tree, present: Array, chosen: Array) -> Tree:
