@@ -246,7 +246,7 @@ def test_what_does_not_read_a_released_value_is_not_reported(source):
 # --- No keys by default ------------------------------------------------------------------------------------------
 
 KEY_MAKERS = ("jax.random.key", "jax.random.PRNGKey", "numpy.random.seed")
-MADE_UP_DATA = ("tacit.auditing", "tacit.demo", "tacit.reproduce")  # a fixed seed for simulated records, never for noise
+MADE_UP_DATA = ("tacit.auditing", "tacit.demo", "tacit.reproduce")  # a fixed seed for made-up records, not for noise
 
 
 def full_names(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:

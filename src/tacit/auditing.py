@@ -24,7 +24,7 @@ from tacit.fitting import prepare
 from tacit.privacy import accounting, audit
 from tacit.privacy.audit import Canaried
 from tacit.privacy.clipping import per_record
-from tacit.privacy.events import Event, compose
+from tacit.privacy.events import Adjacency, Event, compose
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key
 from tacit.privacy.released import Released, price, repeat
@@ -249,7 +249,7 @@ def named(
 
 
 def once(
-    epsilon: float, delta: float, canaries: int = 1000, columns: int = 50, confidence: float = 0.95, *, seed: int
+    epsilon: float, delta: float, canaries: int = 2000, columns: int = 200, confidence: float = 0.95, *, seed: int
 ) -> dict[str, Any]:
     """One fit with many canaries, each in or out by the toss of a coin, and what guessing them proves."""
     table = made_up(canaries + RECORDS, columns)
@@ -282,3 +282,118 @@ def once(
         "adjacency": "add-remove",
         "randomness": "seeded",
     }
+
+
+# --- Attacks on a released posterior -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Scores of an attacker in two worlds that he tells apart: `without` and `within`, one for each run.
+
+    event: what was released, `None` without privacy. adjacency: how the two worlds differ.
+    """
+
+    without: np.ndarray
+    within: np.ndarray
+    event: Event | None
+    adjacency: Adjacency
+
+    def hits(self, false_positive_rate: float) -> float:
+        """How often he is right about the second world, if wrong this often about the first."""
+        return float(np.mean(self.within > np.quantile(self.without, 1 - false_positive_rate)))
+
+    @property
+    def area(self) -> float:
+        """Under his ROC curve: how often the second world scores above the first. ½ is guessing."""
+        places = np.searchsorted(np.sort(self.without), self.within)
+        ends = np.searchsorted(np.sort(self.without), self.within, side="right")
+        return float(np.mean(places + ends) / 2 / len(self.without))
+
+    def limit(self, false_positive_rate: float) -> float:
+        """The most that any attacker can hit, by the guarantee."""
+        if self.event is None:
+            return 1.0
+        return accounting.true_positive_rate(self.event, false_positive_rate, self.adjacency)
+
+
+def membership(
+    epsilon: float, delta: float = 1e-5, *, runs: int = 2000, records: int = 60, columns: int = 10, seed: int
+) -> Attack:
+    """Was this person in the data? Scored by how well the released posterior predicts that person.
+
+    The person is an unusual one, whose label nobody would expect. All others are drawn anew for every run: the
+    attacker knows the population and not the data.
+    """
+    return _attack(
+        epsilon, delta, runs, records, columns, seed, lambda world: (world == 1, 1.0), _surprise, "add-remove"
+    )
+
+
+def attribute(
+    epsilon: float, delta: float = 1e-5, *, runs: int = 2000, records: int = 60, columns: int = 10, seed: int
+) -> Attack:
+    """Which of two values has this person's first column? Scored by which of them fits the released posterior better.
+
+    The person is in the data in both worlds, and all the rest of the record is known to the attacker.
+    """
+    return _attack(
+        epsilon, delta, runs, records, columns, seed, lambda world: (True, 2.0 * world - 1), _fit, "replace-one"
+    )
+
+
+def _surprise(predict: Callable[[Array], Array], person: Array) -> Array:
+    return predict(person)
+
+
+def _fit(predict: Callable[[Array], Array], person: Array) -> Array:
+    return predict(person.at[0].set(1.0)) - predict(person.at[0].set(-1.0))
+
+
+def _attack(
+    epsilon: float,
+    delta: float,
+    runs: int,
+    records: int,
+    columns: int,
+    seed: int,
+    world: Callable[[int], tuple[Any, Any]],
+    score: Callable[[Callable[[Array], Array], Array], Array],
+    adjacency: Adjacency,
+) -> Attack:
+    """Fit again and again in two worlds. `world(0 or 1)` says whether the person is there, and the first column."""
+    if runs < 2:
+        raise ValueError(f"runs={runs}; expected at least 2")
+    table = made_up(records, columns)
+    blank = Access.of((table.features, table.target.astype(np.float32)), Exact())
+    _, program = prepare(
+        insecure_key(0), "logistic", table, blank, epsilon, delta, scaling="bounds", adjacency=adjacency
+    )
+    slopes = jnp.where(jnp.arange(columns) % 2, -2.0, 2.0)
+    person = jnp.sign(slopes)  # where the model is surest of a 1; the label is 0
+
+    @jax.jit
+    def scores(keys: Array, is_there: Array, secret: Array) -> Array:
+        def one(key: Array) -> Array:
+            people, labels, noise = jax.random.split(key, 3)
+            x = jax.random.uniform(people, (records, columns), minval=-0.5, maxval=0.5)
+            y = jax.random.bernoulli(labels, jax.nn.sigmoid(x @ slopes)).astype(x.dtype)
+            x, y = x.at[0].set(person.at[0].set(secret)), y.at[0].set(0)
+            given = replace(blank, records=(x[:, None], y[:, None]), present=blank.present.at[0, 0].set(is_there))
+            mean, covariance = program(noise, given).value.q
+
+            def predict(record: Array) -> Array:
+                """log p(label 0 | record), the posterior averaged by MacKay's approximation."""
+                whole = jnp.concatenate([jnp.ones(1), record])
+                return jax.nn.log_sigmoid(-(whole @ mean) / jnp.sqrt(1 + jnp.pi / 8 * (whole @ covariance @ whole)))
+
+            return score(predict, person)
+
+        return jax.vmap(one)(keys)
+
+    found = []
+    for number in (0, 1):
+        keys = jax.random.split(jax.random.fold_in(insecure_key(seed), number), runs // 2)
+        found.append(np.asarray(scores(keys, *(jnp.asarray(value) for value in world(number)))))
+    event = price(program, insecure_key(0), blank) if math.isfinite(epsilon) else None
+    return Attack(found[0], found[1], event, adjacency)

@@ -380,7 +380,7 @@ def audit(
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One run with many canaries, where it cannot be repeated.")
     ] = False,
-    canaries: Annotated[int, typer.Option(help="With --one-run: how many.")] = 1000,
+    canaries: Annotated[int, typer.Option(help="With --one-run: how many.")] = 2000,
     confidence: Annotated[float, typer.Option(help="With which the lower bound holds.")] = 0.999,
     seed: Annotated[int, typer.Option(help="Of the attack's own runs; records are made up, and noise is seeded.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for result.json and roc.png.")] = Path("audit-output"),

@@ -175,7 +175,9 @@ class Settings(_Section):
     )
     vi: VISettings | None = Field(None, description="a table [vi] of settings")
     data: DataEntry | None = Field(None, description="a table [data]")
-    site: list[SiteEntry] | None = Field(None, description="tables [[site]], in two brackets, one for each site")
+    site: list[SiteEntry] | None = Field(
+        None, min_length=1, description="tables [[site]], in two brackets, one for each site"
+    )
     test: TestEntry | None = Field(None, description="a table [test]")
 
 
@@ -220,7 +222,14 @@ def _in_words(error: Any) -> str:
     if error["type"] == "missing":
         return f"there is no {' of '.join(reversed(names))}; {expected}"
     value = error["input"]
-    return f"{': '.join(names)}={value if isinstance(value, float | int) else reprlib.repr(value)}; {expected}"
+    return f"{': '.join(names)}={value if isinstance(value, float) else _shown(value)}; {expected}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no integer of 5,000 digits in decimal
+        return f"0x{value:x}"[:20] + "..."
 
 
 # --- What must hold between its parts ----------------------------------------------------------------------------
@@ -511,16 +520,15 @@ class Study:
 
 def read_study(path: Path) -> Study:
     """The study of a TOML file, checked. A ValueError names the file, the field and a remedy."""
-    from tacit.data.tables import Facts
+    from tacit.data.tables import Facts, toml_fault
     from tacit.study import Plan
 
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ValueError(f"study={path}: {error.strerror}; expected a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split()) if isinstance(error, tomllib.TOMLDecodeError) else "it is not text"
-        raise ValueError(f"study={path} cannot be read ({reason}); expected a TOML file") from None
+    except (ValueError, RecursionError) as error:  # ValueError: also text that is none, and integers of 5,000 digits
+        raise ValueError(f"study={path} cannot be read ({toml_fault(error)}); expected a TOML file") from None
     try:
         given = Settings.model_validate(plain)
     except ValidationError as errors:

@@ -8,6 +8,7 @@ to whoever sees them: keep them with the data.
 
 import csv
 import math
+import reprlib
 import tomllib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -139,6 +140,7 @@ class Table:
             raise ValueError(f"the file has {len(frame) or 'no'} record{'s' * (len(frame) == 0)}; expected at least 2")
         _refuse_missing(frame, [*names, target, *([] if unit is None else [unit])])
         kinds = _kinds(frame, names, facts)
+        _refuse_unlabelled(frame, [*facts.listed(target), *([] if unit is None else [unit])])
         y, classes = _target(frame[target], target, model, facts.classes)
         features, encoded, indicators = _encode(frame, kinds, "give them with --categories, or recode them")
         bounds = {kind["name"]: tuple(kind["bounds"]) for kind in kinds if kind.get("bounds")}
@@ -238,10 +240,9 @@ class Facts:
             plain = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise ValueError(f"{what}={path}: {error.strerror}; expected a TOML file with {_FACTS_FORM}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            reason = " ".join(str(error).split()) if isinstance(error, tomllib.TOMLDecodeError) else "it is not text"
+        except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"{what}={path} cannot be read ({reason}); expected a TOML file with {_FACTS_FORM}"
+                f"{what}={path} cannot be read ({toml_fault(error)}); expected a TOML file with {_FACTS_FORM}"
             ) from None
         return cls.from_dict(plain, f"{what}={path}")
 
@@ -271,15 +272,27 @@ class Facts:
         return {**self.categories, **classes}
 
 
+def toml_fault(error: Exception) -> str:
+    """Why a TOML file cannot be read, in one line."""
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return " ".join(str(error).split())
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+
+
 def split_list(text: str) -> list[str]:
     """The parts of "a,b,c"; a part with a comma is put in double quotes."""
-    return [part.strip() for part in next(csv.reader([text], skipinitialspace=True), [])]
+    try:
+        return [part.strip() for part in next(csv.reader([text], skipinitialspace=True), [])]
+    except csv.Error as error:
+        raise ValueError(f"{reprlib.repr(text)} is no list ({error}); expected one line, as in a,b") from None
 
 
 def _pair(what: str, ends: Sequence[Any], expected: str) -> tuple[float, float]:
     try:
         low, high = map(float, ends)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # OverflowError: an integer beyond all floats
         raise ValueError(f"{what}; expected {expected}") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"{what}; expected finite numbers, the lower one first")
@@ -300,7 +313,10 @@ def _label(value: Any) -> str:
     """A category as text: 2.0 as "2"."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)
-    return str(value)
+    try:
+        return str(value)
+    except ValueError:  # an integer of 5,000 digits: nobody's category
+        return ""
 
 
 _FACTS: tuple[tuple[str, Any], ...] = (("bounds", {}), ("categories", {}), ("classes", None))
@@ -561,6 +577,18 @@ def _refuse_missing(frame: Any, names: list[str]) -> None:
     missing = [name for name in names if frame[name].isna().any()]
     if missing:
         raise ValueError(f"{_named(missing)} {_holds(missing)} missing values; fill or drop them before")
+
+
+def _refuse_unlabelled(frame: Any, names: list[str]) -> None:
+    """Refuse labels that cannot be looked up: lists and the like, which Parquet has."""
+    odd = []
+    for name in names:
+        try:
+            frame[name].map({value: _label(value) for value in frame[name].unique()})
+        except (TypeError, ValueError, NotImplementedError):  # no hash, or dates beyond Python's
+            odd.append(name)
+    if odd:
+        raise ValueError(f"{_named(odd)} {_holds(odd)} neither text nor numbers; recode or leave them out")
 
 
 def _remarks(frame: Any, names: list[str], target: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from (Steinke, Nasr & Jagielski 2023; Mahloujifar, Melis & Chaudhuri 2024 for th
 Audits run on made-up records with seeded noise. They refute claims and prove none.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ Tree = Any
 Assumption = Literal["nothing", "gaussian"]
 CONFIDENCE = 0.999
 SELECTION = 0.2  # of the runs choose the threshold (and a direction), and are not counted
+HUGEST = 1e30  # of a score
 HUGE = 1e6  # times what a canary of the worst kind contributes before it is clipped
 THRESHOLDS = 400  # that are tried on the runs for selection
 DIRECTIONS = 3  # a seed, for where canaries point: they are public, and part of no noise
@@ -153,17 +155,16 @@ def _point(batch: Any, numbers: Array, canaries: int) -> Any:
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on ε, and the threshold that shows it.
+    """A lower bound on ε, and the event that shows it: scores from a threshold on (`is_above`), or those below it.
 
-    The rates are what was counted: how often "in" was said of runs without the canary, and of runs with it. If
-    `is_reversed`, low scores are those that tell ("out" is said below the threshold).
+    The rates are how often the event was counted in the world where it is rarer, and in the other one.
     """
 
     epsilon: float
     assumption: Assumption
     confidence: float
     threshold: float
-    is_reversed: bool
+    is_above: bool
     false_positive_rate: float
     true_positive_rate: float
 
@@ -196,44 +197,48 @@ def bound(
 ) -> Bound:
     """The ε that scores of runs without and with the canary prove, with this confidence.
 
-    The first fifth of the runs chooses the threshold and the side, the others are counted: the choice costs nothing.
+    The first fifth of the runs chooses the event, the others are counted: the choice costs nothing.
     Scores may be anything; those that are not numbers count as high.
 
     >>> scores = np.random.default_rng(1).normal(size=(2, 20000)) + np.array([[0], [1]])
     >>> bound(*scores, delta=1e-5).epsilon, bound(*scores, delta=1e-5, assumption="gaussian").epsilon
-    (2.0..., 4.1...)
+    (1.9..., 4.0...)
     """
     accounting.check_delta(delta)
     check_number("confidence", confidence, "a number above 0 and below 1", 0 < confidence < 1)
-    scores = [np.nan_to_num(np.asarray(part, float).ravel(), nan=np.inf) for part in (without, within)]
+    scores = [
+        np.clip(np.nan_to_num(np.asarray(part, float).ravel(), nan=HUGEST), -HUGEST, HUGEST)
+        for part in (without, within)
+    ]
     if min(map(len, scores)) < 10:
         raise ValueError(f"{min(map(len, scores))} runs; expected at least 10 without and 10 with the canary")
     parts = [np.split(part, [round(SELECTION * len(part))]) for part in scores]
-    (choose_out, out), (choose_in, inside) = parts
+    chosen, counted = ([np.sort(part[place]) for part in parts] for place in (0, 1))
 
-    def counted(out: np.ndarray, inside: np.ndarray, thresholds: Any, is_reversed: bool) -> tuple[Any, Any]:
-        """False alarms and misses of saying "in" from the threshold on, or "out" below it if reversed."""
-        alarms = len(out) - np.searchsorted(np.sort(out), thresholds)
-        misses = np.searchsorted(np.sort(inside), thresholds)
-        return (misses, alarms) if is_reversed else (alarms, misses)
+    def shown(worlds: list[np.ndarray], thresholds: Any, is_above: bool, is_within: bool) -> Any:
+        """ε (or μ) by an event that is likelier in one of the worlds."""
+        below = [np.searchsorted(part, thresholds) for part in worlds]
+        happened = [len(part) - count if is_above else count for part, count in zip(worlds, below, strict=True)]
+        rarer, likelier = (0, 1) if is_within else (1, 0)
+        sizes = len(worlds[rarer]), len(worlds[likelier])
+        missed = sizes[1] - happened[likelier]
+        return _shown(happened[rarer], sizes[0], missed, sizes[1], delta, 1 - confidence, assumption)
 
-    failure, sizes = 1 - confidence, (len(out), len(inside))
-    tried = np.unique(np.quantile(np.concatenate([choose_out, choose_in]), np.linspace(0, 1, THRESHOLDS)))
-    best, threshold, is_reversed = -1.0, math.inf, False
-    for side in (False, True):
-        few = (len(choose_in), len(choose_out)) if side else (len(choose_out), len(choose_in))
-        alarms, misses = counted(choose_out, choose_in, tried, side)
-        found = _shown(alarms, few[0], misses, few[1], delta, failure, assumption)
-        place = int(np.argmax(found))
-        if found[place] > best:
-            best, threshold, is_reversed = float(found[place]), float(tried[place]), side
-    alarms, misses = counted(out, inside, threshold, is_reversed)
-    many = sizes[::-1] if is_reversed else sizes
-    shown = float(_shown(alarms, many[0], misses, many[1], delta, failure, assumption))
-    if assumption == "gaussian":
-        shown = _of_shift(shown, delta)
-    rates = float(np.mean(out >= threshold)), float(np.mean(inside >= threshold))
-    return Bound(shown, assumption, confidence, threshold, is_reversed, *rates)
+    tried = np.unique(np.quantile(np.concatenate(chosen), np.linspace(0, 1, THRESHOLDS)))
+    found = {side: shown(chosen, tried, *side) for side in itertools.product((True, False), repeat=2)}
+    side = max(found, key=lambda side: found[side].max())
+    threshold = float(tried[np.argmax(found[side])])
+    best = float(shown(counted, threshold, *side))
+    is_above, is_within = side
+    rates = [float(np.mean((part >= threshold) == is_above)) for part in counted]
+    return Bound(
+        _of_shift(best, delta) if assumption == "gaussian" else best,
+        assumption,
+        confidence,
+        threshold,
+        is_above,
+        *(rates if is_within else rates[::-1]),
+    )
 
 
 def _of_shift(mu: float, delta: float) -> float:
@@ -389,7 +394,7 @@ def one_run_epsilon(
     """The ε that so many correct guesses about independently included canaries prove.
 
     >>> round(one_run_epsilon(1000, 100, 90, 1e-5, 0.95), 2)
-    1.62
+    1.63
     """
     failure = 1 - confidence
     if assumption == "gaussian":

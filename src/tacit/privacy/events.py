@@ -17,7 +17,8 @@ ADJACENCIES: tuple[Adjacency, ...] = get_args(Adjacency)
 def check_number(name: str, value: Any, expected: str, valid: bool) -> None:
     """Raise a ValueError that names the argument, its value and what was expected."""
     if not valid:
-        raise ValueError(f"{name}={value}; expected {expected}")
+        shown = value if str(value).isprintable() else repr(value)
+        raise ValueError(f"{name}={shown}; expected {expected}")
 
 
 def _is_real(value: Any) -> bool:

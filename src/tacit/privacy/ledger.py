@@ -177,8 +177,8 @@ class Ledger:
         """The ledger at `path`. `timeout` is how many seconds a call waits for another process."""
         _check_timeout(timeout)
         path = Path(path).absolute()
-        if not path.is_file():
-            what = "is not a file" if path.exists() else "does not exist"
+        if not os.path.isfile(path):  # pathlib's raises for a name that is too long
+            what = "is not a file" if os.path.exists(path) else "does not exist"
             raise ValueError(f"path={path} {what}; expected a ledger made by Ledger.create")
         with _connection(path, timeout) as connection:
             _, data_set, epsilon, delta, unit, adjacency, accountant, created, genesis = _genesis(path, connection)
@@ -334,6 +334,7 @@ class Ledger:
             if values[-1] != previous:
                 raise BrokenLedger(f"path={self.path}: {place} does not follow the one before it; go back to a copy")
             _check_hash(self.path, place, found, _ENTRY, values)
+            _check_types(self.path, place, _ENTRY, values)
             text = values[4]
             if text not in known:
                 known[text] = events.from_json(text)
@@ -411,8 +412,17 @@ def _genesis(path: Path, connection: sqlite3.Connection) -> list[Any]:
     *values, found = rows[0]
     _check_hash(path, "genesis entry", found, _GENESIS, values)
     if values[0] != _FORMAT:
-        raise ValueError(f"path={path} is of ledger format {values[0]}; this version of tacit reads {_FORMAT}")
+        raise ValueError(f"path={path} is of ledger format {values[0]!r}; this version of tacit reads {_FORMAT}")
+    _check_types(path, "genesis entry", _GENESIS, values)
     return [*values, found]
+
+
+def _check_types(path: Path, place: str, columns: str, values: Any) -> None:
+    """SQLite keeps text in a column of numbers, if that is what it is given."""
+    kinds = {"epsilon": float, "delta": float, "spent": float, "format": int, "position": int, "round": int}
+    pairs = zip(columns.split(", "), values, strict=True)
+    if not all(type(value) is kinds.get(name, str) for name, value in pairs):
+        raise BrokenLedger(f"path={path}: {place} has a value of another type; go back to a sound copy")
 
 
 # --- SQLite ------------------------------------------------------------------------------------------------------
@@ -439,6 +449,8 @@ def _connection(path: Path, timeout: float, new: bool = False) -> Iterator[sqlit
             yield connection
     except sqlite3.Error as error:
         raise ValueError(f"path={path}: {_in_words(error, timeout)}") from None
+    except UnicodeDecodeError:  # SQLite's own words, with bytes of the file in them
+        raise ValueError(f"path={path}: {_DAMAGED}; expected one made by Ledger.create") from None
 
 
 def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
@@ -451,6 +463,14 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
         raise BrokenLedger(f"path={path} has other tables or triggers than a ledger; go back to a sound copy")
 
 
+_DAMAGED = "not a ledger, or a damaged one"
+
+
+def _plain(error: sqlite3.Error) -> str:
+    """In printable characters: SQLite quotes what is in the file."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(error))
+
+
 def _in_words(error: sqlite3.Error, timeout: float) -> str:
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -460,8 +480,10 @@ def _in_words(error: sqlite3.Error, timeout: float) -> str:
     if name.startswith("SQLITE_CANTOPEN"):
         return "the ledger cannot be opened; make the file and its folder writable to the site's user"
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return f"not a ledger, or a damaged one ({error}); expected one made by Ledger.create"
-    return f"{error}; nothing may be read before a charge succeeds"
+        return f"{_DAMAGED} ({_plain(error)}); expected one made by Ledger.create"
+    if str(error).startswith("Could not decode"):  # Python quotes the bytes, which are not to be shown
+        return f"{_DAMAGED}; expected one made by Ledger.create"
+    return f"{_plain(error)}; nothing may be read before a charge succeeds"
 
 
 @contextmanager

@@ -52,6 +52,7 @@ def _double_round(rows: tuple[Array, Array, Array, Array]) -> tuple[Array, Array
     return a, jnp.roll(b, 1, 0), jnp.roll(c, 2, 0), jnp.roll(d, 3, 0)
 
 
+@partial(jax.jit, inline=True)  # compiled once for each size, also where keys are split outside of a program
 def chacha20_blocks(key: Array, counter: Array, nonce: Sequence[Array | int]) -> Array:
     """ChaCha20's block function (RFC 8439, 2.3) for many counters at once.
 

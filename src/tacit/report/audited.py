@@ -25,10 +25,9 @@ def watching() -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal's standard error that is moved by calling what this yields; nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} runs"))
     console = Console(stderr=True)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as p:
-        bar = p.add_task("Planning and compiling: some seconds", total=None)
+    settings: dict[str, Any] = {"console": console, "transient": True, "disable": not console.is_terminal}
+    with Progress(*columns, TimeRemainingColumn(), **settings) as progress:
+        bar = progress.add_task("Planning and compiling: some seconds", total=None)
 
         def move(done: int, runs: int) -> None:
             progress.update(bar, completed=done, total=runs, description="Attacking")
@@ -138,6 +137,7 @@ def _draw(found: "Audit", path: Path) -> bool:
     for which in "xy":
         style.logarithmic(axes[1], which)
         getattr(axes[1], f"set_{which}lim")(LEAST_RATE, 1)
+        getattr(axes[1], f"set_{which}ticks")([0.001, 0.01, 0.1, 1])
     axes[0].set_xlim(0, 1)
     axes[0].set_ylim(0, 1)
     axes[0].legend(loc="lower right", fontsize=8)
