@@ -189,8 +189,15 @@ def test_an_import_of_dp_accounting_elsewhere_is_reported(source):
 
 # --- Who may read a released value -------------------------------------------------------------------------------
 
-# `tacit.reproduce` scores posteriors fitted to public or made-up records against test records.
-READERS = ("tacit.privacy", "tacit.federated.site", "tacit.fitting", "tacit.demo", "tacit.reproduce")
+# `tacit.reproduce` and `tacit.auditing` look at posteriors fitted to public or made-up records.
+READERS = (
+    "tacit.privacy",
+    "tacit.federated.site",
+    "tacit.fitting",
+    "tacit.auditing",
+    "tacit.demo",
+    "tacit.reproduce",
+)
 
 
 def readings_of_value(module: str, source: str) -> list[str]:

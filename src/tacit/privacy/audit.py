@@ -177,7 +177,7 @@ def _at_most(count: Any, trials: int, failure: float) -> Any:
 def _shown(
     false: Any, wrong_trials: int, missed: Any, right_trials: int, delta: float, failure: float, assumption: Assumption
 ) -> Any:
-    """ε, or μ where a Gaussian is assumed, from counts of false alarms and of misses: at least this, 0 for nothing."""
+    """ε, or μ where a Gaussian is assumed, from counts of false alarms and of misses: at least this, if above 0."""
     alarm = _at_most(false, wrong_trials, failure / 2)
     miss = _at_most(missed, right_trials, failure / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -185,7 +185,7 @@ def _shown(
             found = stats.norm.isf(alarm) - stats.norm.ppf(miss)
         else:
             found = np.log(np.maximum(1 - miss - delta, 0)) - np.log(alarm)
-    return np.maximum(np.nan_to_num(found, nan=0.0, neginf=0.0), 0)
+    return np.nan_to_num(found, nan=-np.inf, neginf=-np.inf)
 
 
 def bound(
@@ -228,7 +228,7 @@ def bound(
     found = {side: shown(chosen, tried, *side) for side in itertools.product((True, False), repeat=2)}
     side = max(found, key=lambda side: found[side].max())
     threshold = float(tried[np.argmax(found[side])])
-    best = float(shown(counted, threshold, *side))
+    best = max(0.0, float(shown(counted, threshold, *side)))
     is_above, is_within = side
     rates = [float(np.mean((part >= threshold) == is_above)) for part in counted]
     return Bound(
