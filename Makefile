@@ -16,10 +16,10 @@ demo: $(READY)
 	$(BIN)/tacit demo --out demo-output
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow'
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -45,6 +45,7 @@ SELECTION = 0.2  # of the runs choose the threshold (and a direction), and are n
 HUGEST = 1e30  # of a score
 HUGE = 1e6  # times what a canary of the worst kind contributes before it is clipped
 THRESHOLDS = 400  # that are tried on the runs for selection
+MOST_DEVIATIONS = 10.0  # of a value that is scored
 DIRECTIONS = 3  # a seed, for where canaries point: they are public, and part of no noise
 _NORMAL = NormalDist()
 
@@ -118,7 +119,7 @@ class Canaried(Access):
         batch, weights = clipped(own, jnp.ones_like(self.present[: self.canaries]), jnp.ones(self.canaries, bool))
         # ⟨rest, v_k⟩ for each canary's clipped contribution v_k: the derivative of ⟨rest, Σ w_k v_k⟩.
         (inner,) = jax.vjp(lambda w: batch.weighted_sum(w * weights), jnp.ones_like(weights))[1](rest)
-        lengths = jnp.square(batch.norms() * weights)
+        lengths = jnp.square(jnp.where(weights > 0, batch.norms() * weights, 0))  # of a record that is not finite, 0
         shift = (inner - lengths / 2) / jnp.square(noise * clip)
         return replace(release, trace=(jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + shift),))
 
@@ -304,8 +305,8 @@ def audit(
     """Run `program(key, access)` many times, half of them without the canary, and bound its ε from below.
 
     All runs of a batch are one compiled program. claimed: what the program costs, if its receipt does not say so
-    itself. Bounds are made from the trace ("trace") and from a linear function of the program's value that the runs
-    for selection choose ("value").
+    itself. Bounds are made from the trace ("trace") and from a function of the program's value and its square
+    that the runs for selection choose ("value").
     """
     if runs < 100:
         raise ValueError(f"runs={runs}; expected at least 100")
@@ -323,8 +324,7 @@ def audit(
             observe(side * each + min(done, each), 2 * each)
         found.append([np.concatenate(part)[:each] for part in zip(*parts, strict=True)])
     (without, out), (within, inside) = found
-    direction = _discriminant(out, inside)
-    scores = {"trace": (without, within), "value": (out @ direction, inside @ direction)}
+    scores: dict[str, tuple[Any, Any]] = {"trace": (without, within), "value": _value_scores(out, inside)}
     kinds: list[tuple[str, Assumption]] = [(name, kind) for name in scores for kind in ("nothing", "gaussian")]
     each_confidence = 1 - (1 - confidence) / len(kinds)
     bounds: dict[tuple[str, Assumption], Bound] = {
@@ -358,17 +358,18 @@ def total_score(release: Released[Any]) -> Array:
     return sum((jnp.sum(leaf.reshape(-1, leaf.shape[-1]), axis=0) for leaf in release.trace), jnp.zeros(()))
 
 
-def _discriminant(out: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """The direction that tells the values of the selection apart best (Fisher's); numbers that are not finite are 0."""
-    for values in (out, inside):
-        np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-    first, second = (values[: round(SELECTION * len(values))].astype(float) for values in (out, inside))
-    pooled = np.concatenate([first, second])
-    spread = pooled.std(axis=0)
-    scale = np.where(spread > 1e-6 * np.abs(pooled).max(axis=0), spread, np.inf)  # a constant tells nothing
-    first, second = ((values - pooled.mean(axis=0)) / scale for values in (first, second))
-    shape = np.atleast_2d(np.cov(first, rowvar=False) + np.cov(second, rowvar=False)) + 1e-3 * np.eye(len(scale))
-    return np.linalg.solve(shape, second.mean(axis=0) - first.mean(axis=0)) / scale
+def _value_scores(out: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of values by what tells those of the selection apart best: Fisher's function of them and their squares."""
+    finite = [np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0) for values in (out, inside)]
+    chosen = np.concatenate([values[: round(SELECTION * len(values))] for values in finite])
+    centre, spread = chosen.mean(axis=0), chosen.std(axis=0)
+    scale = np.where(spread > 1e-6 * np.abs(chosen).max(axis=0), spread, np.inf)  # a constant tells nothing
+    plain = [np.clip((values - centre) / scale, -MOST_DEVIATIONS, MOST_DEVIATIONS) for values in finite]
+    without, within = (np.concatenate([z, z**2], axis=1) for z in plain)
+    first, second = (z[: round(SELECTION * len(z))].astype(float) for z in (without, within))
+    shape = np.cov(first, rowvar=False) + np.cov(second, rowvar=False) + 1e-3 * np.eye(first.shape[1])
+    direction = np.linalg.solve(shape, second.mean(axis=0) - first.mean(axis=0))
+    return without @ direction, within @ direction
 
 
 # --- One run -----------------------------------------------------------------------------------------------------

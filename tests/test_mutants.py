@@ -1,0 +1,1020 @@
+"""Mutants: mechanisms, sites and ledgers that are broken on purpose, and which test kills which.
+
+A test that passes says little until something broken has failed it. Here every known way to break the guarantee is
+planted, one at a time, and tried by checks that pass on the sound code (that is a test too). Where a mutant changes
+what an attacker sees, the **audit** has to find it as well: the attack must prove more than the mutant claims, with
+confidence 0.999, and prove nothing against the sound code.
+
+**To add a mutant** add one entry to `MUTANTS`: a name, the part it breaks (which says what checks it is tried by,
+`TRIED`), the code it replaces, and an attack, or in its place why no audit can see it. Most are a line of the source
+replaced by another (`rewritten`), so that they keep up with it; one whose line is gone says so. Every issue that adds
+a promise adds its mutants here.
+
+`test_the_kill_table_has_no_survivor` prints the table, and writes it to the file that `TACIT_KILL_TABLE` names.
+"""
+
+import functools
+import importlib.util
+import inspect
+import os
+import re
+import tempfile
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from scipy import stats
+
+import tacit
+from tacit.auditing import Subject
+from tacit.families import register
+from tacit.federated.messages import Broadcast, Refusal, Update
+from tacit.federated.site import Site
+from tacit.privacy import accounting, audit
+from tacit.privacy.audit import CONFIDENCE, HUGE, Canaried
+from tacit.privacy.clipping import per_record, rounding_margin
+from tacit.privacy.events import Gaussian, Repeated, TruncatedPoissonSampled
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanism import Access, SubsampledGaussian
+from tacit.privacy.noise import Lattice
+from tacit.privacy.released import Level, Released, price, repeat
+from tacit.privacy.sampling import PoissonSampler
+
+pytestmark = pytest.mark.xdist_group("mutants")  # in one process: the table is made of what the other tests found
+ALARM = 1e-5  # of each statistical check on sound code
+each_record = per_record(lambda record: record)
+
+
+# --- Planting ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """The code under test: what a check or an attack builds with. A mutant is a world with one part replaced."""
+
+    mechanism: type = SubsampledGaussian
+    access: type = Access
+    repeat: Callable[..., Any] = repeat
+    site: type = Site
+    ledger: type = Ledger
+
+
+SOUND = World()
+Plant = Callable[[], World]
+
+
+def planting(make: Callable[..., World]) -> Callable[..., Plant]:
+    """Not before it is asked for: a mutant that cannot be made any more fails its own test and no other."""
+    return lambda *given, **parts: functools.cache(lambda: make(*given, **parts))
+
+
+def rewritten(function: Any, *changes: tuple[str, str]) -> Any:
+    """A function with pieces of its source replaced, in its own module: what is patched there is patched here too."""
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    source = textwrap.dedent(inspect.getsource(plain))
+    for old, new in changes:
+        found = source.count(old)
+        assert found == 1, f"{old!r} is {found} times in {plain.__qualname__}; it has changed: write this mutant anew"
+        source = source.replace(old, new)
+    scope: dict[str, Any] = {}
+    exec(compile(source, f"<mutant of {plain.__qualname__}>", "exec"), plain.__globals__, scope)
+    return scope[plain.__name__]
+
+
+def subclass(cls: type, method: str, *changes: tuple[str, str], **others: Any) -> type:
+    """The class with changes in the source of a method, and maybe other methods."""
+    return type(f"Mutant{cls.__name__}", (cls,), {method: rewritten(getattr(cls, method), *changes), **others})
+
+
+@planting
+def replaced(**parts: Any) -> World:
+    return World(**parts)
+
+
+@planting
+def broken_mechanism(method: str, *changes: tuple[str, str]) -> World:
+    """A mechanism is a static argument: a subclass equals no other, so nothing compiled before is run for it."""
+    return World(mechanism=subclass(SubsampledGaussian, method, *changes))
+
+
+@planting
+def broken_access(method: str, *changes: tuple[str, str]) -> World:
+    # `register`: by JAX's own registration a class can be taken for another with as many fields.
+    return World(access=register("mechanism", "unit")(subclass(Access, method, *changes, _once=Once)))
+
+
+@planting
+def broken_repeat(*changes: tuple[str, str]) -> World:
+    return World(repeat=rewritten(repeat, *changes))
+
+
+@planting
+def broken_site(method: str, *changes: tuple[str, str]) -> World:
+    return World(site=subclass(Site, method, *changes, _as_asked=_as_asked))
+
+
+@planting
+def broken_ledger(method: str, *changes: tuple[str, str]) -> World:
+    return World(ledger=subclass(Ledger, method, *changes))
+
+
+@functools.cache
+def canaried(access: type) -> type:
+    """The attacker's access on top of any other: `Canaried.sum` reads by that of the next class in line."""
+    if access is Access:
+        return Canaried
+    return register("mechanism", "unit", "canaries", "is_worst")(type("MutantCanaried", (Canaried, access), {}))
+
+
+# --- Checks of a mechanism ---------------------------------------------------------------------------------------
+
+# One setting and one shape for all of them, so that a mutant is compiled once.
+SLOTS, COLUMNS, CLIP, NOISE, RATE, DRAWS = 8, 3, 0.5, 2.0, 0.4, 1000
+ORDINARY = np.random.default_rng(0).normal(size=(SLOTS, COLUMNS)).astype(np.float32)
+
+
+@functools.cache
+def key_of(seed: int) -> Array:
+    """A seeded key that may be used again: programs are handed it, and derive their own."""
+    return tacit.insecure_key(seed)
+
+
+@functools.cache
+def keys_of(seed: int, count: int) -> Array:
+    return jax.random.split(key_of(seed), count)
+
+
+# For programs that run once or twice: half the time to compile.
+quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@quick_jit
+def _releases(keys: Array, access: Access, tables: Array, present: Array) -> Array:
+    def one(key: Array, table: Array, present: Array) -> Array:
+        return replace(access, records=table, present=present).sum(key, each_record).value
+
+    return jax.vmap(one)(keys, tables, present)
+
+
+def probe(world: World, tables: np.ndarray, present: Any, access: Any = None) -> np.ndarray:
+    """A release of each table, by the same keys whatever the tables, times the rate: the sum and its noise."""
+    access = access or world.access.of(ORDINARY, world.mechanism(CLIP, NOISE, RATE))
+    shape = (DRAWS, SLOTS, 1)
+    tables = jnp.broadcast_to(jnp.asarray(tables, jnp.float32).reshape(-1, *shape[1:], COLUMNS), (*shape, COLUMNS))
+    present = jnp.broadcast_to(jnp.asarray(present, bool).reshape(-1, *shape[1:]), shape)
+    found = _releases(keys_of(21, DRAWS), access, tables, present)
+    return np.asarray(found, np.float64) * access.mechanism.sampling_rates[0]
+
+
+@functools.cache
+def noise_of(world: World) -> np.ndarray:
+    """Releases without a record: noise alone."""
+    return probe(world, ORDINARY, [False] * SLOTS)
+
+
+@functools.cache
+def inclusions_of(world: World) -> np.ndarray:
+    """(draws, slots) of 0 and 1: whose record is in a release, told by what they add to the noise, each its digit."""
+    digits = CLIP * 2.0 ** -np.arange(SLOTS)
+    table = np.zeros((SLOTS, COLUMNS))
+    table[:, 0] = digits
+    left = (probe(world, table, [True] * SLOTS) - noise_of(world))[:, 0]
+    found = []
+    for digit in digits:
+        found.append(left > digit - digits[-1] / 2)
+        left = left - digit * found[-1]
+    return np.stack(found, axis=1).astype(int)
+
+
+def noise_is_the_promised_gaussian(world: World) -> None:
+    """Each coordinate, all of them together, and what follows: independent and standard normal (KS, correlations)."""
+    noise = noise_of(world) / (CLIP * NOISE)
+    for sample in (noise, *noise.T):
+        assert stats.kstest(sample.ravel(), "norm").pvalue > ALARM
+    apart = [np.corrcoef(noise.T)[np.triu_indices(COLUMNS, 1)]]
+    apart += [np.corrcoef(column[:-1], column[1:])[:1, 1] for column in noise.T]
+    assert np.all(np.abs(np.concatenate(apart)) < 5 / np.sqrt(DRAWS))
+
+
+def each_level_has_its_own_noise(world: World) -> None:
+    """The second of two levels, whose noise is three times that of the first."""
+    access = world.access.of(ORDINARY, world.mechanism(CLIP, (NOISE, 3 * NOISE))).at(Level(jnp.int32(1), 2, 0))
+    noise = probe(world, ORDINARY, [False] * SLOTS, access)
+    assert stats.kstest(noise.ravel() / (CLIP * 3 * NOISE), "norm").pvalue > ALARM
+
+
+def noise_is_on_the_lattice(world: World) -> None:
+    """Releases are multiples of a public number: no digit of the sum shows in the digits of the noise."""
+    spacing = Lattice.of((CLIP,), (NOISE,), COLUMNS, SLOTS, rounding_margin(COLUMNS, np.float32)).spacings[0]
+    steps = noise_of(world) / spacing
+    small = steps[np.abs(steps) < 2**20]  # where single precision has digits left to see them by
+    assert len(small) > DRAWS / 2
+    assert np.all(np.abs(small - np.round(small)) < 0.25)
+
+
+NASTY = (1e-30, 1.0, HUGE, 1e30, 3e38, np.inf, -np.inf, np.nan)
+
+
+def one_record_moves_a_release_by_at_most_the_clip(world: World) -> None:
+    """By the same keys noise and sample are the same for both neighbours: what is left is the record's share."""
+    tables = np.stack([ORDINARY] * DRAWS)
+    tables[:, 3] = [(NASTY[draw % len(NASTY)], 0.0, -1.0) for draw in range(DRAWS)]
+    within, without = (probe(world, tables, np.arange(SLOTS) != absent) for absent in (SLOTS, 3))
+    assert np.all(np.isfinite(within))
+    # The released float is an integer times the spacing: its own rounding is post-processing, allowed for here.
+    slack = 1e-6 * (np.abs(within).max(axis=1) + np.abs(without).max(axis=1))
+    assert np.all(np.linalg.norm(within - without, axis=1) <= CLIP * (1 + 1e-5) + slack)
+
+
+def slots_are_chosen_independently_with_the_rate(world: World) -> None:
+    assert suite("statistical/test_noise_and_sampling.py", world).looks_poisson(inclusions_of(world), RATE)
+
+
+def noise_does_not_depend_on_the_sample(world: World) -> None:
+    """Noise of the draws in which a slot was chosen is as that of the others (KS of two samples)."""
+    noise = noise_of(world)
+    for chosen in inclusions_of(world).T.astype(bool):
+        if 0 < chosen.sum() < DRAWS:
+            p_values = [stats.ks_2samp(column[chosen], column[~chosen]).pvalue for column in noise.T]
+            assert min(p_values) > ALARM / (SLOTS * COLUMNS)
+
+
+def the_receipt_names_what_is_done(world: World) -> None:
+    """From shapes alone: nothing runs."""
+
+    def seen(key: Array, *settings: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Released[Any]:
+        access = world.access.of(ORDINARY, world.mechanism(CLIP, NOISE, *settings), capacity=20)
+        return jax.eval_shape(wrap(lambda key: access.sum(key, each_record)), key)
+
+    one, seeded = Gaussian(NOISE, coordinates=COLUMNS), key_of(0)
+    assert seen(seeded).event == one
+    assert seen(seeded, RATE).event == TruncatedPoissonSampled(RATE, 20, 20, one)
+    assert seen(seeded, 0.1, 3).event == TruncatedPoissonSampled(0.1, 20, 3, one)
+    assert seen(keys_of(21, DRAWS), wrap=jax.vmap).event == Repeated(one, DRAWS)
+    assert seen(seeded).seeded
+    assert not seen(tacit.secure_key()).seeded
+
+
+def a_key_makes_one_release(world: World) -> None:
+    access = world.access.of(ORDINARY, world.mechanism(CLIP, NOISE))
+
+    def scaled(key: Array, weight: Array) -> Any:
+        return access.sum(key, per_record(lambda record: weight * record))
+
+    weights = jnp.ones(2)
+    with pytest.raises(ValueError, match="has made a release already"):
+        jax.eval_shape(lambda key: scaled(key, weights[0]).join(scaled(key, weights[1])), key_of(0))
+    with pytest.raises(ValueError, match="split the key"):
+        jax.eval_shape(jax.vmap(scaled, in_axes=(None, 0)), key_of(0), weights)
+
+
+def steps_share_no_noise(world: World) -> None:
+    """The numbers of five steps on empty slots: no two are equal, but by chance."""
+    access = world.access.of(ORDINARY, world.mechanism(CLIP, NOISE))
+    access = replace(access, present=jnp.zeros((SLOTS, 1), bool))
+
+    def step(key: Array, level: Any, state: Any) -> Any:
+        place, found = state
+        return access.sum(key, each_record).map(lambda value: (place + 1, found.at[place].set(value)))
+
+    _, found = world.repeat(tacit.insecure_key(0), 5, step, (jnp.int32(0), jnp.zeros((5, COLUMNS)))).value
+    assert len(np.unique(found)) == 5 * COLUMNS
+
+
+# --- Checks that are tests of this suite -------------------------------------------------------------------------
+
+
+@functools.cache
+def _loaded(path: str) -> ModuleType:
+    """A copy of a test module of our own, by its path: names in it can be replaced without harm to others."""
+    spec = importlib.util.spec_from_file_location(f"mutants_of_{Path(path).stem}", Path(__file__).parent / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def suite(path: str, world: World) -> ModuleType:
+    """A module of this suite whose tests test the code of a world."""
+    module = _loaded(path)
+    names = {"SubsampledGaussian": world.mechanism, "Access": world.access, "repeat": world.repeat}
+    for name, part in {**names, "Site": world.site, "Ledger": world.ledger}.items():
+        if hasattr(module, name):
+            setattr(module, name, part)
+    return module
+
+
+def run_in_suite(path: str, *names: str, **given: Any) -> Callable[[World], None]:
+    """A check that runs tests of a module, with the fixtures they ask for."""
+
+    def check(world: World) -> None:
+        module = suite(path, world)
+        for name in names:
+            test = getattr(module, name)
+            with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+                fixtures = {
+                    "tmp_path": lambda: Path(folder),
+                    "monkeypatch": lambda: patch,
+                    "seen": lambda: inspect.unwrap(module.seen)(patch),
+                }
+                asked = inspect.signature(test).parameters
+                test(**{name: given[name] if name in given else fixtures[name]() for name in asked})
+
+    return check
+
+
+MECHANISM, SITE = "privacy/test_mechanism.py", "federated/test_site.py"
+
+CHECKS: dict[str, Callable[[World], None]] = {
+    "noise": noise_is_the_promised_gaussian,
+    "lattice": noise_is_on_the_lattice,
+    "clip": one_record_moves_a_release_by_at_most_the_clip,
+    "sample": slots_are_chosen_independently_with_the_rate,
+    "joint": noise_does_not_depend_on_the_sample,
+    "receipt": the_receipt_names_what_is_done,
+    "one key": a_key_makes_one_release,
+    "person": run_in_suite(MECHANISM, "test_all_the_records_of_a_person_together_move_it_by_at_most_the_clip"),
+    "level": each_level_has_its_own_noise,
+    "count": run_in_suite(MECHANISM, "test_receipt_equals_price_equals_what_ran_on_cached_calls_too", steps=5),
+    "steps": steps_share_no_noise,
+    "order": run_in_suite(
+        SITE,
+        "test_an_update_is_priced_charged_read_and_stored_in_this_order",
+        "test_a_receipt_that_is_not_the_price_is_neither_stored_nor_sent",
+        "test_a_ledger_is_told_of_noise_from_a_seed",
+    ),
+    "retry": run_in_suite(
+        SITE,
+        "test_a_repeated_round_is_answered_from_the_store_and_costs_nothing",
+        "test_a_death_anywhere_never_counts_too_little_and_at_most_one_too_much",
+        place="after the charge",
+        is_new=True,
+    ),
+    "keys": run_in_suite(
+        SITE, "test_no_two_rounds_sites_or_studies_share_their_noise_even_if_they_were_handed_one_key"
+    ),
+    "budget": run_in_suite(
+        SITE,
+        "test_a_site_without_budget_refuses_and_reads_nothing",
+        "test_two_studies_on_one_data_set_share_its_budget",
+    ),
+    "message": run_in_suite(
+        SITE,
+        "test_nothing_in_a_broadcast_reaches_the_noise_the_clip_or_the_price",
+        "test_a_refusal_says_the_same_whatever_the_records",
+    ),
+}
+
+# By the part that a mutant breaks: the checks that could notice, and cost little more than one.
+_READING = ("noise", "lattice", "clip", "sample", "joint", "receipt")
+_SITE = ("order", "retry", "keys", "budget", "message")
+TRIED: dict[str, tuple[str, ...]] = {
+    "mechanism": _READING,
+    "access": _READING,
+    "receipt": ("receipt", "one key"),
+    "people": ("person",),
+    "schedule": ("level",),
+    "loop": ("count", "steps"),
+    "site": _SITE,
+    "ledger": ("order", "budget"),
+}
+
+
+# --- Attacks -----------------------------------------------------------------------------------------------------
+
+Verdict = tuple[float, float]  # the ε that is claimed, and the one that is proved
+
+
+@dataclass(frozen=True)
+class Listening:
+    """An audit of a sum that is released over and over: all releases, with and without one unit.
+
+    All records change their sign from step to step: noise that is used twice cancels. settings: of the mechanism.
+    canary: its record, which a person may have several of (`records`); others: that of all others. copies: of each
+    release, by `vmap`.
+    """
+
+    settings: tuple[Any, ...] = (1.0, 1.0)
+    steps: int | tuple[int, ...] = 2
+    canary: tuple[float, ...] = (HUGE, 0.0, 0.0)
+    records: int = 1
+    others: tuple[float, ...] = (0.0, 1.0, 0.0)
+    slots: int = 6
+    copies: int = 1
+    delta: float = 1e-5
+    runs: int = 8000
+
+    def subject(self, world: World) -> Subject:
+        others = self.slots - 1
+        table = np.array([self.canary] * self.records + [self.others] * others, np.float32)
+        people = {"groups": [0] * self.records + [*range(1, self.slots)], "most_records": self.records}
+        mechanism = world.mechanism(*self.settings)
+        access = world.access.of(table, mechanism, **(people if self.records > 1 else {}))
+        access = canaried(world.access).on(access, access.slots - others, is_worst=False)
+        steps = sum(self.steps) if isinstance(self.steps, tuple) else self.steps
+
+        def program(key: Array, access: Any) -> Released[Any]:
+            def step(key: Array, level: Any, state: Any) -> Released[Any]:
+                place, heard = state
+                sign = 1.0 - 2.0 * (place % 2).astype(jnp.float32)
+
+                def one(key: Array) -> Released[Array]:
+                    return access.at(level).sum(key, per_record(lambda record: sign * record))
+
+                release = one(key) if self.copies == 1 else jax.vmap(one)(jax.random.split(key, self.copies))
+                return release.map(lambda value: (place + 1, heard.at[place].set(value.ravel())))
+
+            heard = jnp.zeros((steps, self.copies * len(self.canary)))
+            return world.repeat(key, self.steps, step, (jnp.int32(0), heard))
+
+        return Subject("mutant", program, access, price(program, key_of(0), access), self.delta)
+
+    def __call__(self, world: World) -> Verdict:
+        found = self.subject(world).audit(self.runs, seed=1)
+        assert found.confidence == CONFIDENCE
+        return found.claimed_epsilon, found.best.epsilon
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The same, by an attacker with a statistic of his own on what he hears: on (runs, steps, columns), out and in."""
+
+    listening: Listening
+    scores: Callable[[Listening, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+    def __call__(self, world: World) -> Verdict:
+        subject, delta = self.listening.subject(world), self.listening.delta
+        many = quick_jit(jax.vmap(lambda key, access: subject.program(key, access).value[1], in_axes=(0, None)))
+        keys = keys_of(1, self.listening.runs)
+        halves = (keys[0::2], subject.access.having([False])), (keys[1::2], subject.access.having([True]))
+        without, within = (np.asarray(many(*half), np.float64) for half in halves)
+        found = audit.bound(*self.scores(self.listening, without, within), delta, CONFIDENCE)
+        return accounting.epsilon(subject.event, delta), found.epsilon
+
+
+def by_bins(listening: Listening, without: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How likely each bin of the first number is, learnt from half of the runs: whatever noise looks like."""
+    del listening
+    (first, without), (second, within) = (np.split(heard[:, 0, 0], 2) for heard in (without, within))
+    edges = np.quantile(np.concatenate([first, second]), np.linspace(0, 1, 101)[1:-1])
+    counts = [np.bincount(np.digitize(part, edges), minlength=100) for part in (first, second)]
+    ratio = np.log(counts[1] + 1) - np.log(counts[0] + 1)
+    return ratio[np.digitize(without, edges)], ratio[np.digitize(within, edges)]
+
+
+def by_displacement(listening: Listening, without: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Room for one: the canary, if chosen, takes the place of another, who is its opposite.
+
+    A step is then -C if it was not chosen, and if it was, C or, where its slot is empty, 0: twice the distance that a
+    plain sample shows, and at that end there is nobody to hide among.
+    """
+    _, noise, rate, _ = listening.settings
+    signs = np.where(np.arange(listening.steps) % 2, -1.0, 1.0)
+
+    def one(heard: np.ndarray) -> np.ndarray:
+        likely = [stats.norm.pdf(heard[:, :, 0] * signs * rate, place, noise) for place in (-1, 0, 1)]
+        empty, filled = ((1 - rate) * likely[0] + rate * other for other in likely[1:])
+        return np.sum(np.log(filled) - np.log(empty), axis=1)
+
+    return one(without), one(within)
+
+
+CANARIES = 400
+Question = tuple[str, str, int, float]  # site, study, round, and the number in the broadcast
+
+
+@register()
+@dataclass(frozen=True)
+class Echo:
+    """An algorithm whose answer is its release: the sum of all records, each times the number in the broadcast."""
+
+    zeros: Array
+
+    def coordinator_init(self, sites: int) -> Any:
+        return ()
+
+    def broadcast(self, state: Any) -> Any:
+        return state, {"scale": jnp.ones(())}
+
+    def site_init(self) -> Array:
+        return self.zeros
+
+    def kind(self, count: int) -> int:
+        return 0
+
+    def site_step(self, key: Array, state: Any, content: Any, access: Access, kind: int) -> Released[Array]:
+        return access.sum(key, per_record(lambda record: content["scale"] * record))
+
+    def answer(self, state: Array) -> Array:
+        return state
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A coordinator that asks what it likes, against the budget of a real ledger. One run, many canaries.
+
+    Each canary is in or out by the toss of a coin, and moves a coordinate of its own. Of the site "north" everything
+    that it sends is added up, with the sign of the question; the other sites have no records, and share its key.
+    """
+
+    questions: tuple[Question, ...]
+    updates: int = 1  # that the budget is good for
+    is_restarted: bool = False  # before each question, by one who has kept the key and lost the store
+
+    def __call__(self, world: World) -> Verdict:
+        noise, delta = 4.0, 1e-5
+        included = np.random.default_rng(5).random(CANARIES) < 0.5
+        mechanism = world.mechanism(1.0, noise)
+        access = world.access.of(HUGE * np.eye(CANARIES, dtype=np.float32), mechanism)
+        budget = accounting.epsilon(Repeated(Gaussian(noise, coordinates=CANARIES), self.updates), delta, "zcdp")
+        sites, heard = {}, []
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "ledger"
+            ledger = world.ledger.create(path, data_set="a", epsilon=budget, delta=delta, accountant="zcdp")
+            for name, study, round, scale in self.questions:
+                if (name, study) not in sites or self.is_restarted:
+                    present = jnp.asarray(included & (name == "north"))[:, None]
+                    own = replace(access, present=present)
+                    paid = ledger if name == "north" else None
+                    sites[name, study] = world.site(name, study, Echo(jnp.zeros(CANARIES)), own, key_of(3), paid)
+                answer = sites[name, study](Broadcast(study, round, {"scale": np.asarray(scale, np.float32)}))
+                if isinstance(answer, Update):
+                    heard.append(np.sign(scale) * answer.content)
+        half = 1 - (1 - CONFIDENCE) / 2  # either bound may be the one that refutes
+        scores = np.mean(heard, axis=0)
+        bounds = [audit.one_run_bound(scores, included, delta, half, kind)[0] for kind in ("nothing", "gaussian")]
+        return budget, max(bounds)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A question that is refused, asked of two sites that differ by a record: does the reason?"""
+
+    def __call__(self, world: World) -> Verdict:
+        access = world.access.of(ORDINARY, world.mechanism(1.0, 2.0))
+
+        def numbers(is_in: bool) -> list[float]:
+            own = replace(access, present=access.present.at[0].set(is_in))
+            site = world.site("north", "heart", Echo(jnp.zeros(COLUMNS)), own, key_of(0), None)
+            answers = [site(Broadcast("lung", 0, {})) for _ in range(200)]
+            assert all(isinstance(answer, Refusal) for answer in answers)
+            return [sum(map(float, re.findall(r"\d+", answer.reason))) for answer in answers]
+
+        return 0.0, audit.bound(numbers(False), numbers(True), 1e-5).epsilon
+
+
+def north(*rounds: int, scale: float = 1.0) -> tuple[Question, ...]:
+    return tuple(("north", "heart", round, scale) for round in rounds)
+
+
+LISTENING = Listening()
+# Each step is a level of its own, so that a sampler knows which one it is at.
+SAMPLED = Listening((1.0, (1.0,) * 5, (0.2,) * 5), (1,) * 5, slots=10, delta=0.05)
+TRUNCATED = Listening((1.0, 0.7, 0.05, 1), 16, (1.0,), others=(-1.0,), slots=100, delta=0.03)
+OVER_AND_OVER = 36  # questions, in place of the one that is paid for
+
+
+# --- Mutants -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is broken, the code that is planted, and the attack that must find it; or, in its place, why none can."""
+
+    name: str
+    part: str
+    plant: Plant
+    attack: Callable[[World], Verdict] | None = None
+    unseen: str = ""
+
+    @property
+    def changes_distribution(self) -> bool:
+        """Whether an attacker sees something else than is claimed."""
+        return self.attack is not None
+
+
+class ClipAfterNoise(SubsampledGaussian):
+    """The sum of what is finite, noised, and then clipped as one."""
+
+    def add_up(self, batch, chosen, level, coordinates, units):
+        return batch.weighted_sum((chosen & jnp.isfinite(batch.norms())).astype(jnp.float32))
+
+    def release(self, key, sums, level, coordinates, units):
+        silent = jnp.zeros(sums.shape, jnp.int32), jnp.zeros(sums.shape, jnp.uint32)
+        noised = sums + super().release(key, silent, level, coordinates, units)
+        return noised * jnp.minimum(1, self.clips[0] / jnp.linalg.norm(noised))
+
+
+class QuantileClip(SubsampledGaussian):
+    """Clips to a quantile of the records' own norms, which nothing has released, and scales its noise by it."""
+
+    def add_up(self, batch, chosen, level, coordinates, units):
+        norms = jnp.where(jnp.isfinite(batch.norms()), batch.norms(), 0)
+        scale = jnp.maximum(jnp.quantile(norms, 0.9), 1e-6) / self.clips[0]
+        smaller = jax.tree.map(lambda leaf: leaf / scale, batch)
+        return super().add_up(smaller, chosen, level, coordinates, units), scale
+
+    def release(self, key, sums, level, coordinates, units):
+        return sums[1] * super().release(key, sums[0], level, coordinates, units)
+
+
+class InOrder(PoissonSampler):
+    """As many slots as the rate says, one batch after the other, whatever the key. A step is a level here."""
+
+    def draw(self, key, level=0):
+        size = round(self.slots * self.sampling_rates[0])
+        batch = (jnp.asarray(level, jnp.int32) * size + jnp.arange(size, dtype=jnp.int32)) % self.slots
+        rest = jnp.zeros(self.draws - size, jnp.int32)
+        return jnp.concatenate([batch, rest]), jnp.arange(self.draws) < size
+
+
+class BatchesInOrder(SubsampledGaussian):
+    def sampler(self, slots):
+        sound = super().sampler(slots)
+        return None if sound is None else InOrder(sound.slots, sound.sampling_rates, sound.buffer)
+
+
+@planting
+def broken_lattice(method: str, *changes: tuple[str, str]) -> World:
+    broken = subclass(Lattice, method, *changes)
+
+    class OtherNoise(SubsampledGaussian):
+        def _lattice(self, coordinates, units):
+            sound = super()._lattice(coordinates, units)
+            return broken(sound.spacings, sound.limb_bits)
+
+    return World(OtherNoise)
+
+
+def with_noise(changed: str) -> Plant:
+    """A mechanism whose noise, an array of integers, is another."""
+    after = "released, start = [], 0"
+    return broken_lattice("add_noise", (after, f"noise = {changed}; {after}"))
+
+
+@register("receipt", "seeded")
+class Once(Released):
+    """A release that costs what one does, however many it is."""
+
+    @property
+    def event(self):
+        return self.receipt
+
+
+def _as_asked(site: Site, content: Any) -> Access:
+    """A site's access, with as much less noise as the coordinator's largest number is below 1."""
+    asked = max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(content))
+    own = site.access.mechanism
+    small = tuple(m * min(1.0, max(asked, 0.01)) for m in own.noise_multipliers)
+    return site.access.through(replace(own, noise_multiplier=small))
+
+
+# Lines of the source that several mutants replace.
+SCALING = "leaf / rates[level].astype(leaf.dtype)"
+ADD_NOISE = "return self._lattice(coordinates, units).add_noise(key, high, low, level)"
+KEY_WORDS = "_words(self.study, self.name, str(broadcast.round))"
+LOST = 'return self._refuse(broadcast, "this round was charged and its answer lost; go on with a later round")'
+PROMISED = "promised = self._prices[kind]\n"
+READ = "release = step(key, self._state, content, self.access)"
+RECEIPT = "release.event != promised"
+
+GUARD = "a guard: somebody else has to err as well"
+MARK = "a mark for those who read it; the noise is the same"
+
+MUTANTS: list[Mutant] = [
+    # The noise.
+    Mutant("noise dropped", "mechanism", with_noise("0 * noise"), LISTENING),
+    Mutant("noise halved", "mechanism", with_noise("noise // 2"), LISTENING),
+    Mutant("one noise for all coordinates", "mechanism", with_noise("jnp.full_like(noise, noise[0])"), LISTENING),
+    Mutant(
+        "noise twice on one coordinate, none on another",
+        "mechanism",
+        with_noise("noise.at[0].set(0).at[1].multiply(2)"),
+        LISTENING,
+    ),
+    Mutant(
+        "noise from a key in the source",
+        "mechanism",
+        with_noise("lattice_gaussian(jax.random.key(0), noise.shape)"),
+        LISTENING,
+    ),
+    Mutant(
+        "noise after the scaling by 1/rate",
+        "mechanism",
+        broken_mechanism(
+            "_lattice",
+            (
+                "self.noise_multipliers",
+                "tuple(m * r for m, r in zip(self.noise_multipliers, self.sampling_rates, strict=True))",
+            ),
+        ),
+        SAMPLED,
+    ),
+    Mutant(
+        "noise in floating point",
+        "mechanism",
+        broken_mechanism(
+            "release",
+            (
+                ADD_NOISE,
+                "sums = high.astype(jnp.result_type(float)) * self._lattice(coordinates, units).spacing(level); "
+                "return sums + self.clips[0] * self.noise_multipliers[0] * jax.random.normal(key, high.shape)",
+            ),
+        ),
+        unseen="the digits that betray a sum are the last ones, and no score looks at them",
+    ),
+    Mutant(
+        "noise of the first level at all of them",
+        "schedule",
+        broken_lattice("spacing", ("jnp.result_type(float))[level]", "jnp.result_type(float))[0]")),
+        Listening((1.0, (1.0, 4.0)), (1, 1)),
+    ),
+    # The clip.
+    Mutant("clip after noise", "mechanism", replaced(mechanism=ClipAfterNoise), LISTENING),
+    Mutant(
+        "clip skipped for what is not finite",
+        "mechanism",
+        broken_mechanism("add_up", ("clip_weights(norms,", "clip_weights(jnp.where(jnp.isfinite(norms), norms, 0),")),
+        Reading(Listening((1.0, 2.0), 1, (3e38, 0.0, 0.0)), by_bins),
+    ),
+    Mutant("uncharged quantile as clip", "mechanism", replaced(mechanism=QuantileClip), LISTENING),
+    Mutant(
+        "records of a person clipped one by one",
+        "people",
+        broken_access(
+            "of", ("_positions_of_groups(np.asarray(groups), most_records, count)", "np.arange(count)[:, None]")
+        ),
+        replace(LISTENING, records=3),
+    ),
+    # The scale of a sum.
+    Mutant(
+        "batch mean by realised size",
+        "access",
+        broken_access(
+            "sum",
+            (SCALING, "leaf * self.slots / jnp.maximum(1, jnp.sum(present[:, 0] & chosen)).astype(leaf.dtype)"),
+        ),
+        LISTENING,
+    ),
+    Mutant(
+        "scaled by the true number of records",
+        "access",
+        broken_access("sum", (SCALING, f"{SCALING} * jnp.mean(self.present.astype(leaf.dtype))")),
+        LISTENING,
+    ),
+    # The sample.
+    Mutant("batches in a fixed order", "mechanism", replaced(mechanism=BatchesInOrder), SAMPLED),
+    Mutant(
+        "sampled at twice the rate that is charged",
+        "mechanism",
+        broken_mechanism(
+            "sampler",
+            (
+                "PoissonSampler(slots, self.sampling_rates,",
+                "PoissonSampler(slots, tuple(min(1.0, 2 * rate) for rate in self.sampling_rates),",
+            ),
+        ),
+        SAMPLED,
+    ),
+    Mutant(
+        "truncated batch charged as Poisson",
+        "mechanism",
+        broken_mechanism(
+            "level_events",
+            (
+                "events.TruncatedPoissonSampled(rate, slots, sampler.buffer, event)",
+                "events.PoissonSampled(rate, event)",
+            ),
+        ),
+        Reading(TRUNCATED, by_displacement),
+    ),
+    Mutant(
+        "sample and noise from one stream",
+        "access",
+        broken_access("sum", ("sampling_key, noise_key = jax.random.split(key)", "sampling_key = noise_key = key")),
+        Reading(Listening((1.0, 1.0, 0.1), 1, slots=20, delta=0.01, runs=16000), by_bins),
+    ),
+    # Receipts and the keys of steps.
+    Mutant(
+        "price of one step, scan of two",
+        "loop",
+        broken_repeat(("jnp.arange(sum(counts), dtype", "jnp.arange(2 * sum(counts), dtype")),
+        LISTENING,
+    ),
+    Mutant(
+        "noise key reused across steps",
+        "loop",
+        broken_repeat(("jax.random.fold_in(key, t)", "jax.random.fold_in(key, 0)")),
+        LISTENING,
+    ),
+    Mutant(
+        "many releases by vmap charged as one",
+        "receipt",
+        broken_access("sum", ("return Released(scaled", "return self._once(scaled")),
+        replace(LISTENING, copies=4, steps=1),
+    ),
+    Mutant("seeded noise not marked", "receipt", broken_access("sum", ("not is_secure(key)", "False")), unseen=MARK),
+    Mutant("a key may make two releases", "receipt", broken_access("sum", ("_spend(key)", "pass")), unseen=GUARD),
+    Mutant(
+        "one key for many releases by vmap",
+        "receipt",
+        broken_access("sum", ("_own_key(noise_key, sums)", "noise_key")),
+        unseen=GUARD,
+    ),
+    # The keys of a site.
+    Mutant(
+        "noise key reused across sites",
+        "site",
+        broken_site("__call__", (KEY_WORDS, "_words(self.study, str(broadcast.round))")),
+        Asking((*north(0), ("south", "heart", 0, -1.0))),
+    ),
+    Mutant(
+        "noise key reused across rounds",
+        "site",
+        broken_site("__call__", (KEY_WORDS, "_words(self.study, self.name)")),
+        Asking((*north(0), *north(1, scale=-1.0)), updates=2),
+    ),
+    Mutant(
+        "noise key reused across rounds 2³² apart",
+        "site",
+        broken_site("__call__", (KEY_WORDS, "_words(self.study, self.name, str(broadcast.round % 2**32))")),
+        Asking((*north(0), *north(2**32, scale=-1.0)), updates=2),
+    ),
+    Mutant(
+        "noise key reused across studies",
+        "site",
+        broken_site("__call__", (KEY_WORDS, "_words(self.name, str(broadcast.round))")),
+        Asking((*north(0), ("north", "lung", 0, -1.0)), updates=2),
+    ),
+    Mutant(
+        "noise key reused across retries",
+        "site",
+        broken_site("__call__", (LOST, "pass")),
+        Asking((*north(0), *north(0, scale=-1.0)), is_restarted=True),
+    ),
+    # What a site does, and when.
+    Mutant(
+        "retry that runs again",
+        "site",
+        broken_site(
+            "__call__",
+            ("return last\n", "pass\n"),
+            (LOST, "pass"),
+            (KEY_WORDS, "_words(self.study, self.name, str(broadcast.round), str(self._count))"),
+        ),
+        Asking(north(*[0] * OVER_AND_OVER)),
+    ),
+    Mutant(
+        "charged after reading",
+        "site",
+        broken_site("__call__", (READ, "pass"), (PROMISED, f"{PROMISED}    {READ}\n")),
+        unseen="the answers are the same; only a crash tells",
+    ),
+    Mutant(
+        "refused update sent all the same",
+        "site",
+        broken_site("__call__", ("return self._refuse(broadcast, str(error))", "pass")),
+        Asking(north(*range(OVER_AND_OVER))),
+    ),
+    Mutant(
+        "limits read from the coordinator's message",
+        "site",
+        broken_site("__call__", (READ, READ.replace("self.access", "self._as_asked(content)")), (RECEIPT, "False")),
+        Asking(north(0, scale=1e-3)),
+    ),
+    Mutant("receipt not compared with the price", "site", broken_site("__call__", (RECEIPT, "False")), unseen=GUARD),
+    Mutant(
+        "note on seeded noise missing in the ledger",
+        "site",
+        broken_site("__call__", ('"" if is_secure(self.key) else SEEDED', '""')),
+        unseen=MARK,
+    ),
+    Mutant(
+        "refusal that counts the records",
+        "site",
+        broken_site("_refuse", ("round, reason)", 'round, f"{reason}; {int(self.access.present.sum())} records")')),
+        Refused(),
+    ),
+    # The ledger.
+    Mutant(
+        "budget that refuses nothing",
+        "ledger",
+        broken_ledger("_fits", ("total <= self.epsilon * (1 + SLACK)", "True")),
+        Asking(north(*range(OVER_AND_OVER))),
+    ),
+    Mutant(
+        "budget of each study by itself",
+        "ledger",
+        broken_ledger(
+            "charge",
+            (
+                "total = self._price(_counts(entries) +",
+                "total = self._price(_counts([e for e in entries if e.study == study]) +",
+            ),
+        ),
+        Asking(tuple(("north", f"study {number}", 0, 1.0) for number in range(OVER_AND_OVER))),
+    ),
+]
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+
+# --- Outcomes ----------------------------------------------------------------------------------------------------
+
+STOPPED = "the receipt is not the price"  # the guard by which a site ends itself
+
+
+@functools.cache
+def is_killed(world: World, check: str) -> bool:
+    """By a failed assertion or a guard. Any other error, such as a missing name, is of a mutant that cannot run."""
+    try:
+        CHECKS[check](world)
+    except (AssertionError, pytest.fail.Exception):
+        return True
+    except RuntimeError as error:
+        if STOPPED not in str(error):
+            raise
+        return True
+    return False
+
+
+@functools.cache
+def verdict(world: World, attack: Callable[[World], Verdict]) -> Verdict:
+    return attack(world)
+
+
+def kills(mutant: Mutant) -> dict[str, bool]:
+    """For each check that a mutant is tried by, whether it was killed; the audit is one of them."""
+    found = {check: is_killed(mutant.plant(), check) for check in TRIED[mutant.part]}
+    if mutant.attack is not None:
+        claimed, shown = verdict(mutant.plant(), mutant.attack)
+        found["audit"] = shown > claimed
+    return found
+
+
+def kill_table() -> str:
+    """A row for each mutant: by what it was killed, and what the attack that is made for it proves."""
+    columns = [*CHECKS, "audit"]
+    words = {True: "killed", False: "lived", None: "·"}
+    rows = [["mutant", *columns, "claimed ε", "proved ε", "of the sound code"], ["---"] * (len(columns) + 4)]
+    for mutant in MUTANTS:
+        found, epsilons = kills(mutant), ["·"] * 3
+        if mutant.attack is not None:
+            (claimed, shown), sound = verdict(mutant.plant(), mutant.attack), verdict(SOUND, mutant.attack)
+            epsilons = [f"{claimed:.2f}", f"{shown:.2f}", f"{sound[1]:.2f} of {sound[0]:.2f}"]
+        rows.append([mutant.name, *(words[found.get(column)] for column in columns), *epsilons])
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return "\n".join(f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows)
+
+
+# --- Tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_sound_code_passes_every_check(check):
+    """Else a kill would mean nothing."""
+    CHECKS[check](SOUND)
+
+
+ATTACKS = {mutant.attack: mutant.name for mutant in reversed(MUTANTS) if mutant.attack is not None}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=ATTACKS.get)
+def test_no_attack_refutes_the_sound_code(attack):
+    """An attack goes by the name of the first mutant that it is made for."""
+    claimed, shown = verdict(SOUND, attack)
+    assert shown <= claimed
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_mutant_is_killed(name):
+    """By a check at least; and by the audit, if it changes what an attacker sees."""
+    mutant = BY_NAME[name]
+    assert mutant.changes_distribution != bool(mutant.unseen), "an attack, or why there is none"
+    found = kills(mutant)
+    assert any(found[check] for check in TRIED[mutant.part])
+    assert found.get("audit", True), verdict(mutant.plant(), mutant.attack)
+
+
+def test_names_are_unique_and_a_mutant_whose_line_is_gone_says_so():
+    assert len(BY_NAME) == len(MUTANTS)
+    with pytest.raises(AssertionError, match="write this mutant anew"):
+        rewritten(repeat, ("a line that is not there", ""))
+
+
+def test_the_kill_table_has_no_survivor():
+    table = kill_table()
+    print(f"\n{table}")
+    if path := os.environ.get("TACIT_KILL_TABLE"):
+        Path(path).write_text(table + "\n")
+    assert all(any(kills(mutant).values()) for mutant in MUTANTS)
+    idle = {check for check in CHECKS if not any(kills(mutant).get(check) for mutant in MUTANTS)}
+    assert not idle, "a check that kills nothing has shown no power"
