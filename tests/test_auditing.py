@@ -15,7 +15,8 @@ import pytest
 import tacit
 from tacit import auditing, fitting
 from tacit.privacy import accounting, mechanism
-from tacit.study import Plan
+from tacit.privacy.ledger import Ledger
+from tacit.study import Member, Plan, federate
 
 DELTA = 1e-5
 
@@ -36,7 +37,7 @@ def test_the_default_fit_keeps_its_claim_of_1_and_an_attack_shows_more_than_half
 
 
 def test_a_study_of_three_sites_keeps_its_claim():
-    checked(auditing.of_study(Plan("logistic", rounds=2), [(4.0, DELTA)] * 3), 2_000, 1.0, most=4.0)
+    checked(auditing.of_study(Plan("logistic", rounds=2), (4.0, DELTA)), 2_000, 1.0, most=4.0)
 
 
 def test_what_is_audited_is_what_fit_runs():
@@ -66,16 +67,24 @@ def test_what_is_audited_is_what_fit_runs():
     assert accounting.epsilon(subject.event, DELTA) == posterior.epsilon
 
 
-def test_a_studys_price_is_what_its_ledgers_are_charged(tmp_path):
-    from tacit.privacy.ledger import Ledger
-    from tacit.study import Member, federate
-
-    plan = Plan("logistic", rounds=2)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"schedule": "sequential"},
+        {"schedule": "asynchronous"},
+        {"method": "vi", "steps": 2, "noise_multiplier": 4.0, "sampling_rate": 0.5, "rounds": 9},
+    ],
+    ids=["synchronous", "sequential", "asynchronous", "vi"],
+)
+def test_a_studys_price_is_what_its_ledgers_are_charged(tmp_path, settings):
+    plan = Plan("logistic", **{"rounds": 2} | settings)
     members = [Member(f"site-{m + 1}", auditing.made_up(seed=m), 1.0, DELTA) for m in range(2)]
     federate(plan, members, out=tmp_path, capacity=auditing.RECORDS, insecure_seed=1)
     spent = Ledger.open(tmp_path / "sites" / "site-1" / "ledger.sqlite").spent()
-    subject = auditing.of_study(plan, [(1.0, DELTA)] * 2)
+    subject = auditing.of_study(plan, (1.0, DELTA), sites=2)
     assert accounting.epsilon(subject.event, DELTA) == pytest.approx(spent, rel=1e-9)
+    assert spent <= 1
 
 
 def test_an_outlying_record_is_one_that_no_other_resembles():
@@ -123,7 +132,7 @@ def test_the_command_prints_claim_and_bound_as_json_and_draws_the_curve(run, tmp
     assert "ε ≥" in printed
 
 
-def test_a_claim_that_is_refuted_ends_in_exit_code_1(run, tmp_path, monkeypatch):
+def test_a_claim_that_is_refuted_ends_in_an_exit_code_of_its_own(run, tmp_path, monkeypatch):
     def quiet(self: Any, key: Any, sums: Any, level: Any, coordinates: int, units: int) -> Any:
         """Noise that is computed and not used."""
         sound(self, key, sums, level, coordinates, units)
@@ -133,7 +142,7 @@ def test_a_claim_that_is_refuted_ends_in_exit_code_1(run, tmp_path, monkeypatch)
     sound = mechanism.SubsampledGaussian.release
     monkeypatch.setattr(mechanism.SubsampledGaussian, "release", quiet)
     code, printed, error = run("audit", "mechanism", "--runs", 1000, "--epsilon", 2, "--out", tmp_path)
-    assert code == 1, error
+    assert code == 3, error
     assert "REFUTED" in printed
     assert json.loads((tmp_path / "result.json").read_text())["refuted"]
 
@@ -156,11 +165,19 @@ def test_a_study_file_is_audited_by_its_plan_without_its_records(run, tmp_path):
         (("nothing",), "what='nothing'"),
         (("--canary", "blue"), "canary='blue'"),
         (("--epsilon", "0"), "epsilon=0"),
+        (("--epsilon", "inf"), "epsilon=inf"),
+        (("--one-run", "--epsilon", "nan"), "epsilon=nan"),
+        (("--one-run", "--confidence", "2"), "confidence=2"),
+        (("--one-run", "--canaries", "-30"), "canaries=-30"),
+        (("--one-run", "--runs", "9"), "leave the other settings out"),
+        (("--canaries", "30"), "canaries=30"),
+        (("vi", "--steps", "0"), "steps=0"),
+        (("--runs", "0"), "runs=0"),
         (("--delta", "2"), "delta=2"),
         (("--runs", "5"), "runs=5"),
         (("mechanism", "--confidence", "1"), "confidence=1"),
         (("--seed", "-1"), "insecure_seed=-1"),
-        (("vi", "--one-run"), "--one-run is for"),
+        (("vi", "--one-run"), "--one-run is of a fit"),
         (("mechanism", "--sampling-rate", "2"), "sampling_rate=2"),
         (("missing.toml",), "missing.toml"),
     ],

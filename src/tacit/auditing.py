@@ -1,10 +1,13 @@
-"""What is audited, by the very code that runs it: a mechanism alone, a fit, a study of many sites.
+"""What is audited: a mechanism alone, a fit, a study of many sites; and attacks on a released posterior.
 
-Records are made up and public; the noise is seeded. `privacy/audit.py` has the attacker and what his scores prove.
+Mechanisms, access, solvers, algorithms and plans are those that users run. Records are made up and the noise is
+seeded; what a site does around an update (its own key, messages, store and ledger) is not part of it, and is what the
+mutants of `tests/test_mutants.py` are for. `privacy/audit.py` has the attacker and what his scores prove.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +27,8 @@ from tacit.fitting import prepare
 from tacit.privacy import accounting, audit
 from tacit.privacy.audit import Canaried
 from tacit.privacy.clipping import per_record
-from tacit.privacy.events import Adjacency, Event, compose
+from tacit.privacy.events import Adjacency, Event, Repeated, compose
+from tacit.privacy.ledger import SLACK
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key
 from tacit.privacy.released import Released, price, repeat
@@ -35,6 +39,7 @@ Canary = Literal["worst", "mislabelled", "outlying"]
 CANARIES: tuple[Canary, ...] = ("worst", "mislabelled", "outlying")
 RECORDS, COLUMNS = 20, 3
 SITES = 3
+MOST_CANARIES = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +65,23 @@ def made_up(records: int = RECORDS, columns: int = COLUMNS, canary: Canary = "wo
     """
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, (records, columns)) * 0.5
-    slopes = np.where(np.arange(columns) % 2, -2.0, 2.0)
+    slopes = _slopes(columns)
     y = rng.random(records) < 1 / (1 + np.exp(-x @ slopes))
     x[0] = np.sign(slopes) if canary != "outlying" else np.ones(columns)
     y[0] = canary == "outlying"
     return Table.of(x, y.astype(float), bounds=(-1.0, 1.0), target_bounds=(0.0, 1.0), classes=(0, 1))
+
+
+def _slopes(columns: int) -> np.ndarray:
+    return np.where(np.arange(columns) % 2, -2.0, 2.0).astype(np.float32)
+
+
+def _access(table: Table) -> Access:
+    return Access.of((table.features, table.target.astype(np.float32)), Exact())
+
+
+def _check_epsilon(epsilon: float) -> None:
+    accounting.check_epsilon(epsilon)  # no privacy is no claim to audit
 
 
 def _canaried(access: Access, canary: Canary) -> Canaried:
@@ -102,8 +119,9 @@ def of_fit(
     given: steps, clip, sampling_rate and learning_rate, as for `fit`; a learning rate asks for DPVI by Adam on Poisson
     samples in place of the default rule.
     """
+    _check_epsilon(epsilon)
     table = made_up(records, columns, canary)
-    access = Access.of((table.features, table.target.astype(np.float32)), Exact())
+    access = _access(table)
     _, program = prepare(insecure_key(0), model, table, access, epsilon, delta, given=given)
     canaried = _canaried(access, canary)
     return Subject(f"a {model} fit", program, canaried, price(program, insecure_key(0), canaried), delta)
@@ -134,8 +152,8 @@ class Overheard:
 
     def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
         release = self.inner.site_step(key, state[0], content, access, kind)
-        score = state[1] + audit.total_score(release)[0]
-        return release.map(lambda new: (new, score))
+        score = jnp.clip(jnp.nan_to_num(audit.total_score(release)[0], nan=audit.HUGEST), -audit.HUGEST, audit.HUGEST)
+        return release.map(lambda new: (new, jnp.clip(state[1] + score, -audit.HUGEST, audit.HUGEST)))
 
     def answer(self, state: Tree) -> Tree:
         return self.inner.answer(state[0]), state[1]
@@ -147,30 +165,30 @@ class Overheard:
 
 def of_study(
     plan: Plan,
-    budgets: Sequence[tuple[float, float]],
+    budget: tuple[float, float],
     *,
+    sites: int = SITES,
     canary: Canary = "worst",
     records: int = RECORDS,
     columns: int = COLUMNS,
 ) -> Subject:
-    """What a study of many sites runs on made-up records: all messages of the first site, which has the canary.
+    """What a study of many sites runs on made-up records: all updates of the first site, which has the canary.
 
-    budgets: (ε, δ) of each site.
+    budget: (ε, δ) of every site. The canary is a record that is learnt from, so held-out scores are no part of it, and
+    the claim is under add-remove, whatever the plan's adjacency.
     """
+    _check_epsilon(budget[0])
     if plan.schedule == "asynchronous" or plan.dropout or plan.straggling:
         plan = replace(plan, schedule="synchronous", dropout=0.0, straggling=0.0, delay=0)  # what is released is equal
-    members = [
-        Member(f"site-{m + 1}", made_up(records, columns, canary, seed=m), *budget) for m, budget in enumerate(budgets)
-    ]
+    members = [Member(f"site-{m + 1}", made_up(records, columns, canary, seed=m), *budget) for m in range(sites)]
     setup = Setup(plan, members, capacity=records)
-    canaried = setup.reading(partial(_canaried, canary=canary))
-    first = _canaried(setup._accesses[0], canary)
-    everybody = schedule.synchronous(len(members), 1)
-    steps = setup.steps()
+    event, rounds = _affordable(setup, *budget)
+    steps = replace(plan, rounds=rounds).steps_of([records] * sites)
+    everybody = schedule.synchronous(sites, 1)
+    canaried = [_canaried(access, canary) for access in setup.accesses]
 
     def program(key: Array, access: Canaried) -> Released[Any]:
-        looking = canaried.reading(lambda found: found)
-        looking._accesses[0] = access
+        looking = setup.reading([access, *canaried[1:]])
         scaling_key, key = jax.random.split(key)
         score, scaling = jnp.zeros(()), setup.public_scaling()
         if setup.paid:
@@ -182,25 +200,37 @@ def of_study(
         found = algorithms[0].posterior(state), scaling
         return Released(found, trace=((score + scores[0])[None],))
 
-    return Subject(f"a study of {len(members)} sites", program, first, _price_of_site(setup, steps), members[0].delta)
+    return Subject(f"a study of {sites} sites", program, canaried[0], event, budget[1])
 
 
 def _simulated(algorithm: Any, key: Array, accesses: list[Access], steps: list[Any]) -> Any:
     return local.simulate(Overheard(algorithm), unledgered, key, local.stacked(accesses), steps)
 
 
-def _price_of_site(setup: Setup, steps: list[Any]) -> Event:
-    """What the first site's part in a study costs, update by update."""
+def _affordable(setup: Setup, epsilon: float, delta: float) -> tuple[Event, int]:
+    """What the first site's part costs, and for how many rounds its budget lasts: its ledger would refuse the next."""
     paid: list[Event] = []
     phases = [*([setup.scaling()] if setup.paid else []), setup.inference(setup.public_scaling())[:2]]
-    for (algorithms, accesses), count in zip(phases, [1] * (len(phases) - 1) + [len(steps)], strict=True):
+    for (algorithms, accesses), count in zip(phases, [1] * (len(phases) - 1) + [setup.plan.rounds], strict=True):
         algorithm, access = algorithms[0], accesses[0]
         state = algorithm.site_init()
         _, content = algorithm.broadcast(algorithm.coordinator_init(1))
-        for place in range(count):
-            step = partial(algorithm.site_step, kind=algorithm.kind(place))
-            paid.append(price(step, insecure_key(0), state, content, access))
-    return compose(*paid)
+        prices: dict[int, Event] = {}
+        for kind in map(algorithm.kind, range(count)):
+            if kind not in prices:
+                prices[kind] = price(partial(algorithm.site_step, kind=kind), insecure_key(0), state, content, access)
+            paid.append(prices[kind])
+    before = len(paid) - setup.plan.rounds
+    rounds = setup.plan.rounds
+    while accounting.epsilon(_counted(paid[: before + rounds]), delta) > epsilon * (1 + SLACK):
+        rounds -= 1
+        if rounds == 0:
+            raise ValueError(f"epsilon={epsilon} pays for no update of this plan; raise it, or the noise multiplier")
+    return _counted(paid[: before + rounds]), rounds
+
+
+def _counted(paid: list[Event]) -> Event:
+    return compose(*(Repeated(event, count) for event, count in Counter(paid).items()))
 
 
 # --- By name -----------------------------------------------------------------------------------------------------
@@ -223,7 +253,7 @@ def named(
         settings = VI_GIVEN | {name: value for name, value in given.items() if value is not None}
         return of_fit(epsilon, delta, canary=canary, given=settings), RUNS[what]
     if what == "sites":
-        return of_study(Plan("logistic", rounds=ROUNDS), [(epsilon, delta)] * SITES, canary=canary), RUNS[what]
+        return of_study(Plan("logistic", rounds=ROUNDS), (epsilon, delta), canary=canary), RUNS[what]
     if what == "mechanism":
         if canary != "worst":
             raise ValueError(f"canary={canary!r}; a mechanism alone has no records, expected worst")
@@ -241,7 +271,7 @@ def named(
             f"{what} has an infinite epsilon; a study without privacy claims nothing that could be audited"
         )
     # Every site has the most generous budget of them: that is the claim with most to show.
-    return of_study(found.plan, [max(budgets)] * SITES, canary=canary), RUNS["sites"]
+    return of_study(found.plan, max(budgets), canary=canary), RUNS["sites"]
 
 
 # --- One run -----------------------------------------------------------------------------------------------------
@@ -251,26 +281,30 @@ def once(
     epsilon: float, delta: float, canaries: int = 2000, columns: int = 200, confidence: float = 0.95, *, seed: int
 ) -> dict[str, Any]:
     """One fit with many canaries, each in or out by the toss of a coin, and what guessing them proves."""
+    _check_epsilon(epsilon)
+    audit.check_confidence(confidence)
+    if not 10 <= canaries <= MOST_CANARIES:
+        raise ValueError(f"canaries={canaries}; expected from 10 to {MOST_CANARIES}")
     table = made_up(canaries + RECORDS, columns)
-    access = Access.of((table.features, table.target.astype(np.float32)), Exact())
+    access = _access(table)
     _, program = prepare(insecure_key(0), "logistic", table, access, epsilon, delta)
     canaried = Canaried.on(access, canaries)
     included = np.random.default_rng(seed).random(canaries) < 0.5
     release = program(insecure_key(seed), canaried.having(included))
     scores = np.asarray(audit.total_score(release))
-    found = {
-        assumption: audit.one_run_bound(scores, included, delta, confidence, assumption)
-        for assumption in ("nothing", "gaussian")
-    }
-    lower, guesses, correct = found["nothing"]
+    each = 1 - (1 - confidence) / 2  # both bounds hold together; a fit claims a Gaussian shift, so both test it
+    kinds: tuple[audit.Assumption, ...] = ("nothing", "gaussian")
+    found = {kind: audit.one_run_bound(scores, included, delta, each, kind) for kind in kinds}
+    best = max(kinds, key=lambda kind: found[kind][0])
+    lower, guesses, correct = found[best]
     claimed = accounting.epsilon(release.event, delta)
     return {
-        "subject": "a fit",
+        "subject": "a logistic fit",
         "canary": "worst",
         "claimed_epsilon": claimed,
         "delta": delta,
         "lower_bound": lower,
-        "lower_bound_gaussian": found["gaussian"][0],
+        "assumes": best,
         "confidence": confidence,
         "runs": 1,
         "canaries": canaries,
@@ -300,7 +334,7 @@ class Attack:
 
     def hits(self, false_positive_rate: float) -> float:
         """How often he is right about the second world, if wrong this often about the first."""
-        return float(np.mean(self.within > np.quantile(self.without, 1 - false_positive_rate)))
+        return float(np.mean(self.within > np.quantile(self.without, 1 - false_positive_rate, method="higher")))
 
     @property
     def area(self) -> float:
@@ -364,11 +398,11 @@ def _attack(
     if runs < 2:
         raise ValueError(f"runs={runs}; expected at least 2")
     table = made_up(records, columns)
-    blank = Access.of((table.features, table.target.astype(np.float32)), Exact())
+    blank = _access(table)
     _, program = prepare(
         insecure_key(0), "logistic", table, blank, epsilon, delta, scaling="bounds", adjacency=adjacency
     )
-    slopes = jnp.where(jnp.arange(columns) % 2, -2.0, 2.0)
+    slopes = jnp.asarray(_slopes(columns))
     person = jnp.sign(slopes)  # where the model is surest of a 1; the label is 0
 
     @jax.jit

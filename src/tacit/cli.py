@@ -380,31 +380,36 @@ def audit(
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One run with many canaries, where it cannot be repeated.")
     ] = False,
-    canaries: Annotated[int, typer.Option(help="With --one-run: how many.")] = 2000,
+    canaries: Annotated[int | None, typer.Option(help="With --one-run: how many; 2000 by default.")] = None,
     confidence: Annotated[float, typer.Option(help="With which the lower bound holds.")] = 0.999,
     seed: Annotated[int, typer.Option(help="Of the attack's own runs; records are made up, and noise is seeded.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for result.json and roc.png.")] = Path("audit-output"),
     as_json: AsJson = False,
 ) -> None:
-    """Attack what tacit runs, and bound its ε from below. Exit code 1 if the claim is refuted.
+    """Attack what tacit runs, and bound its ε from below. Exit code 3 if the claim is refuted.
 
-    It runs the same code as fits and studies do, thousands of times on made-up records, with and without one record,
-    the canary. No data is read. Of a study file, plan and budgets are used; its records are not.
+    It runs the mechanisms, solvers and plans of fits and studies, thousands of times on made-up records, with and
+    without one record, the canary. No data is read. Of a study file, the plan and the largest budget are used, on
+    three made-up sites; its records are not read.
     """
     from tacit.report import audited
 
     with audited.watching() as move:
         from tacit import auditing
 
+        _check_positive(steps=steps)
         _make_folder(out)
         if one_run:
-            if what != "fit" or canary != "worst":
-                raise ValueError("--one-run is for what=fit and canary=worst; leave them out")
-            result = auditing.once(epsilon, delta, canaries, confidence=confidence, seed=seed)
+            if what != "fit" or canary != "worst" or (runs, steps, sampling_rate) != (None, None, None):
+                raise ValueError("--one-run is of a fit with the worst canaries; leave the other settings out")
+            many = {} if canaries is None else {"canaries": canaries}
+            result = auditing.once(epsilon, delta, confidence=confidence, seed=seed, **many)
             found = None
         else:
+            if canaries is not None:
+                raise ValueError(f"canaries={canaries} is a setting of --one-run; leave it out")
             subject, usual = auditing.named(what, epsilon, delta, canary, steps, sampling_rate)
-            found = subject.audit(runs or usual, seed=seed, confidence=confidence, observe=move)
+            found = subject.audit(usual if runs is None else runs, seed=seed, confidence=confidence, observe=move)
             result = audited.result_of(found) | {"subject": subject.name, "canary": canary}
         result = audited.write(out, {"version": tacit.__version__, **result}, found)
     if as_json:
@@ -412,7 +417,7 @@ def audit(
     else:
         audited.show(out, result)
     if result["refuted"]:
-        raise typer.Exit(1)
+        raise typer.Exit(3)
 
 
 ledger = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What a site has spent of its budget.")

@@ -372,7 +372,7 @@ class Study:
         """(ε, δ) of each site that the file names, or of one that stands for all; nothing is read."""
         given = self.settings
         pairs = [(entry.epsilon, entry.delta) for entry in given.site or []] or [(None, None)]
-        found = [(e or given.epsilon, d or given.delta) for e, d in pairs]
+        found = [(given.epsilon if e is None else e, given.delta if d is None else d) for e, d in pairs]
         return [(e, d) for e, d in found if e is not None and d is not None]
 
     def claim(self, out: Path) -> None:

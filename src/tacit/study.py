@@ -227,12 +227,12 @@ class Setup:
         columns = len(self.model.prior.precision_mean)
         clip = clip_of(plan.link, self.typical, noise, sum(self.capacities), columns)
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
-        self._accesses = [self._access(*pair) for pair in zip(members, self.capacities, strict=True)]
+        self.accesses = [self._access(*pair) for pair in zip(members, self.capacities, strict=True)]
 
-    def reading(self, wrap: Callable[[Access], Access]) -> "Setup":
-        """The same, with every site's access replaced by `wrap(access)`: an audit looks on that way."""
+    def reading(self, accesses: Sequence[Access]) -> "Setup":
+        """The same, with other accesses, such as those of an audit."""
         found = copy.copy(self)
-        found._accesses = [wrap(access) for access in self._accesses]
+        found.accesses = list(accesses)
         return found
 
     def _mechanisms(self, sigma: float, clip: float) -> dict[str, Mechanism]:
@@ -295,9 +295,7 @@ class Setup:
     def scaling(self) -> tuple[list[Moments], list[Access]]:
         """The round that releases means and variances, for each site."""
         link, numbers = self.plan.link, self.table.numbers
-        learn = [
-            self._parts(access)[0].map(lambda record: measured(link, numbers, record)) for access in self._accesses
-        ]
+        learn = [self._parts(access)[0].map(lambda record: measured(link, numbers, record)) for access in self.accesses]
         algorithms = [Moments(self.bounds(), _deviation(made["scaling"])) for made in self.mechanisms]
         return algorithms, self._through("scaling", learn)
 
@@ -315,7 +313,7 @@ class Setup:
     def inference(self, scaling: Scaling) -> tuple[list[PVI], list[Access], list[Access]]:
         """The algorithm with each site's noise, its records to learn from, and those that it holds out."""
         link, numbers = self.plan.link, self.table.numbers
-        ready = [access.map(lambda record: standardise(link, numbers, scaling, record)) for access in self._accesses]
+        ready = [access.map(lambda record: standardise(link, numbers, scaling, record)) for access in self.accesses]
         learn, judged = zip(*(self._parts(access) for access in ready), strict=True)
         algorithms = [self._algorithm(made) for made in self.mechanisms]
         return algorithms, self._through("gradients", learn), list(judged)

@@ -98,6 +98,12 @@ def test_scores_that_are_not_numbers_count_as_high():
         (lambda: bound([0.0] * 50, [1.0] * 50, DELTA, 1.0), "confidence=1.0"),
         (lambda: Canaried.on(ACCESS, 99), "canaries=99"),
         (lambda: subject().audit(10, seed=0), "runs=10"),
+        (
+            lambda: replace(subject(), access=Canaried.on(ACCESS, 2)).audit(100, seed=0),
+            "canaries=2; a claim is about one",
+        ),
+        (lambda: subject().audit(100, seed=0, confidence=2.0), "confidence=2.0"),
+        (lambda: one_run_bound([1.0], [True], DELTA, 2.0), "confidence=2.0"),
         (lambda: auditing.named("everything", 1.0, DELTA, "worst"), "what='everything'"),
         (lambda: auditing.named("fit", 1.0, DELTA, "yellow"), "canary='yellow'"),
         (lambda: auditing.named("fit", 1.0, DELTA, "worst", steps=3), "settings of vi and mechanism"),
@@ -264,6 +270,26 @@ def test_a_canary_of_the_worst_kind_moves_a_sum_by_the_whole_clip(key):
         sums = [access.having([there]).sum(jax.random.clone(key), contribution).value for there in (True, False)]
         moved = jax.tree.leaves(jax.tree.map(lambda a, b: np.asarray(a - b).ravel(), *sums))
         assert np.linalg.norm(np.concatenate(moved)) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_canary_with_fewer_records_than_others_keeps_to_its_own(key):
+    groups = np.array([0, 0, 1, 1, 1, 2, 2, 2])
+    access = Access.of(RECORDS, SubsampledGaussian(1.0, 2.0), groups=groups, most_records=3)
+    for is_worst in (True, False):
+        canaried = Canaried.on(access, is_worst=is_worst)
+        np.testing.assert_array_equal(canaried.having([True]).present, access.present)
+        assert not np.any(canaried.having([False]).present[0])
+    plain = access.sum(key, CONTRIBUTIONS["dense"]).value
+    found = Canaried.on(access, is_worst=False).having([True]).sum(jax.random.clone(key), CONTRIBUTIONS["dense"]).value
+    jax.tree.map(np.testing.assert_array_equal, plain, found)
+
+
+def test_a_canary_that_is_not_finite_has_a_score_that_is_a_number(key):
+    records = RECORDS.copy()
+    records[0] = np.inf
+    access = Canaried.on(Access.of(records, SubsampledGaussian(1.0, 2.0)), is_worst=False)
+    score = access.sum(key, per_record(lambda record: record)).trace[0]
+    assert float(score[0]) == 0.0, "it contributes nothing, so nothing tells"
 
 
 def test_many_canaries_point_in_directions_of_their_own(key):

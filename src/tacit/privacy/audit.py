@@ -34,7 +34,7 @@ from scipy import optimize, special, stats
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Contributions, Dense, Linear, Outer, clip_weights
 from tacit.privacy.events import Event, Gaussian, check_number
-from tacit.privacy.mechanism import Access, SubsampledGaussian, _grouped
+from tacit.privacy.mechanism import Access, SubsampledGaussian, grouped
 from tacit.privacy.randomness import insecure_key
 from tacit.privacy.released import Released, price
 
@@ -76,15 +76,20 @@ class Canaried(Access):
         if not 1 <= canaries <= access.slots:
             raise ValueError(f"canaries={canaries}; expected from 1 to the number of slots, {access.slots}")
         places = jnp.arange(1, access.slots + 1, dtype=jnp.int32)
-        numbers = jnp.broadcast_to(jnp.where(places <= canaries, places, 0)[:, None], access.present.shape)
+        numbers = jnp.where(access.present & (places <= canaries)[:, None], places[:, None], 0)
         return cls(
             (access.records, numbers), access.present, access.mechanism, access.unit, access.level, canaries, is_worst
         )
 
+    def _own(self) -> tuple[Tree, Array]:
+        """The canaries' records, and which of them exist."""
+        own = jax.tree.map(lambda leaf: leaf[: self.canaries], self.records)
+        return own, own[1] > 0
+
     def having(self, included: Any) -> "Canaried":
         """The same with those canaries present for which `included` (one for each) is true."""
         inside = jnp.asarray(included, bool).reshape(self.canaries, 1)
-        return replace(self, present=self.present.at[: self.canaries].set(inside & jnp.ones_like(self.present[:1])))
+        return replace(self, present=self.present.at[: self.canaries].set(inside & self._own()[1]))
 
     def map(self, function: Callable[[Tree], Tree]) -> "Canaried":
         return replace(self, records=(jax.vmap(jax.vmap(function))(self.records[0]), self.records[1]))
@@ -107,7 +112,7 @@ class Canaried(Access):
         )
 
         def clipped(records: Tree, present: Array, kept: Array) -> tuple[Contributions, Array]:
-            batch = _grouped(marked, records, present)
+            batch = grouped(marked, records, present)
             return batch, jnp.where(kept, clip_weights(batch.norms(), clip), 0)
 
         # What all others contribute is known to the attacker, and so is who of them was sampled.
@@ -115,12 +120,11 @@ class Canaried(Access):
         batch, weights = clipped(records, present & chosen[:, None], chosen & (records[1][:, 0] == 0))
         known = batch.weighted_sum(weights)
         rest = jax.tree.map(lambda total, others: total * rate - others, release.value, known)
-        own = jax.tree.map(lambda leaf: leaf[: self.canaries], self.records)
-        batch, weights = clipped(own, jnp.ones_like(self.present[: self.canaries]), jnp.ones(self.canaries, bool))
+        batch, weights = clipped(*self._own(), jnp.ones(self.canaries, bool))
         # ⟨rest, v_k⟩ for each canary's clipped contribution v_k: the derivative of ⟨rest, Σ w_k v_k⟩.
         (inner,) = jax.vjp(lambda w: batch.weighted_sum(w * weights), jnp.ones_like(weights))[1](rest)
-        lengths = jnp.square(jnp.where(weights > 0, batch.norms() * weights, 0))  # of a record that is not finite, 0
-        shift = (inner - lengths / 2) / jnp.square(noise * clip)
+        shift = (inner - jnp.square(batch.norms() * weights) / 2) / jnp.square(noise * clip)
+        shift = jnp.where(weights > 0, shift, 0)  # one that is not finite contributes nothing
         return replace(release, trace=(jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + shift),))
 
 
@@ -206,7 +210,7 @@ def bound(
     (1.9..., 4.0...)
     """
     accounting.check_delta(delta)
-    check_number("confidence", confidence, "a number above 0 and below 1", 0 < confidence < 1)
+    check_confidence(confidence)
     scores = [
         np.clip(np.nan_to_num(np.asarray(part, float).ravel(), nan=HUGEST), -HUGEST, HUGEST)
         for part in (without, within)
@@ -240,6 +244,11 @@ def bound(
         is_above,
         *(rates if is_within else rates[::-1]),
     )
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence outside (0, 1)."""
+    check_number("confidence", confidence, "a number above 0 and below 1", 0 < confidence < 1)
 
 
 def _of_shift(mu: float, delta: float) -> float:
@@ -310,8 +319,12 @@ def audit(
     """
     if runs < 100:
         raise ValueError(f"runs={runs}; expected at least 100")
+    if access.canaries != 1:
+        raise ValueError(f"canaries={access.canaries}; a claim is about one unit: expected 1, or use one_run_bound")
+    check_confidence(confidence)
     key = insecure_key(seed)
     event = price(program, key, access) if claimed is None else claimed
+    epsilon = accounting.epsilon(event, delta)
     each = runs // 2
     size = min(batch, each)
     ends = [access.having([False] * access.canaries), access.having([True] * access.canaries)]
@@ -330,7 +343,6 @@ def audit(
     bounds: dict[tuple[str, Assumption], Bound] = {
         (name, kind): bound(*scores[name], delta, each_confidence, kind) for name, kind in kinds
     }
-    epsilon = accounting.epsilon(event, delta)
     return Audit(epsilon, delta, event, 2 * each, confidence, without, within, bounds)
 
 
@@ -439,6 +451,7 @@ def one_run_bound(
     Each canary must have been included by a fair coin of its own. The highest scores are guessed to be in and as many
     of the lowest out; several shares are tried, each with its part of what the confidence leaves.
     """
+    check_confidence(confidence)
     order = np.argsort(np.nan_to_num(np.asarray(scores, float), nan=np.inf), kind="stable")
     inside = np.asarray(included, bool)[order]
     canaries = len(inside)

@@ -268,7 +268,7 @@ class Access:
         records, present, chosen = self._sampled(sampling_key)
 
         def contributions(records: Tree, present: Array, chosen: Array) -> Contributions:
-            return _grouped(contribution, records, present & chosen[:, None])
+            return grouped(contribution, records, present & chosen[:, None])
 
         units = present.shape[0]
         coordinates = _coordinates(jax.eval_shape(contributions, records, present, chosen))
@@ -306,7 +306,7 @@ class Access:
         return records, present, chosen
 
 
-def _grouped(contribution: Callable[[Tree], Contributions], records: Tree, present: Array) -> Contributions:
+def grouped(contribution: Callable[[Tree], Contributions], records: Tree, present: Array) -> Contributions:
     """One contribution for each unit, of those of its records that are present."""
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
     return checked(contribution(flat), present.size).group(present)

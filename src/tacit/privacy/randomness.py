@@ -56,7 +56,7 @@ def _double_round(rows: tuple[Array, Array, Array, Array]) -> tuple[Array, Array
 def chacha20_blocks(key: Array, counter: Array, nonce: Sequence[Array | int]) -> Array:
     """ChaCha20's block function (RFC 8439, 2.3) for many counters at once.
 
-    key: 8 words; counter: n words; nonce: 3 words. Returns (n, 16) words.
+    key: 8 words; counter: n words; nonce: 3 words, plain integers below 2³¹. Returns (n, 16) words.
     """
     n = counter.shape[0]
     fixed = [jnp.asarray(word, jnp.uint32) for word in (*_CONSTANTS, *(key[i] for i in range(KEY_WORDS)))]
