@@ -189,10 +189,12 @@ def test_an_import_of_dp_accounting_elsewhere_is_reported(source):
 
 # --- Who may read a released value -------------------------------------------------------------------------------
 
+# `tacit.federated.tied` reads a local update inside of a contribution, where it is clipped and noised as a whole.
 # `tacit.reproduce` and `tacit.auditing` look at posteriors fitted to public or made-up records.
 READERS = (
     "tacit.privacy",
     "tacit.federated.site",
+    "tacit.federated.tied",
     "tacit.fitting",
     "tacit.auditing",
     "tacit.demo",

@@ -455,10 +455,18 @@ class Reading:
         subject, delta = self.listening.subject(world), self.listening.delta
         many = quick_jit(jax.vmap(lambda key, access: subject.program(key, access).value[1], in_axes=(0, None)))
         keys = keys_of(1, self.listening.runs)
-        halves = (keys[0::2], subject.access.having([False])), (keys[1::2], subject.access.having([True]))
+        out, inside = (subject.access.having([there] * subject.access.canaries) for there in (False, True))
+        halves = (keys[0::2], out), (keys[1::2], inside)
         without, within = (np.asarray(many(*half), np.float64) for half in halves)
         found = audit.bound(*self.scores(self.listening, without, within), delta, CONFIDENCE)
         return accounting.epsilon(subject.event, delta), found.epsilon
+
+
+def by_sum(listening: Listening, without: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first number, over all steps: of a person whose records a mutant has spread over several slots."""
+    assert isinstance(listening.steps, int)
+    signs = np.where(np.arange(listening.steps) % 2, -1.0, 1.0)
+    return without[:, :, 0] @ signs, within[:, :, 0] @ signs
 
 
 def by_bins(listening: Listening, without: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -753,7 +761,7 @@ MUTANTS: list[Mutant] = [
         broken_access(
             "of", ("_positions_of_groups(np.asarray(groups), most_records, count)", "np.arange(count)[:, None]")
         ),
-        replace(LISTENING, records=3),
+        Reading(replace(LISTENING, records=3, settings=(1.0, 2.5)), by_sum),
     ),
     # The scale of a sum.
     Mutant(

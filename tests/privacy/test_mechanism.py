@@ -444,6 +444,13 @@ def test_an_empty_table_gives_noise_alone():
     assert np.all(np.asarray(Access.of(empty, Exact()).sum(tacit.insecure_key(1), linear).value) == 0)
 
 
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.float16, np.float32])
+def test_empty_places_do_not_change_the_type_of_records(dtype):
+    access = Access.of(np.ones(3, dtype), Exact(), capacity=5)
+    assert access.records.dtype == dtype
+    assert access.records[3:].sum() == 0
+
+
 def test_exact_is_the_plain_sum():
     x, y = records(40)
     release = Access.of((x, y), Exact()).sum(tacit.insecure_key(0), linear)

@@ -230,7 +230,8 @@ class Access:
                 return jnp.array(array[:, None])
             if count == 0:
                 return jnp.zeros((*padded.shape, *array.shape[1:]), jnp.result_type(array))
-            return jnp.array(np.where(present.reshape(*present.shape, *(1,) * (array.ndim - 1)), array[padded], 0))
+            there = present.reshape(*present.shape, *(1,) * (array.ndim - 1))
+            return jnp.array(np.where(there, array[padded], np.zeros((), array.dtype)))
 
         return cls(jax.tree.map(arrange, records), jnp.asarray(present), mechanism, name)
 

@@ -67,6 +67,14 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "jalko-fig55": Reproduction("jalko", "fig55", _JALKO, "Fig. 5.5: Gaussian mixture, the posterior drawn", 1, 1),
     "liu-fig41": Reproduction("liu", "fig41", _LIU, "Fig. 4.1: five sites, log KL and ε by server updates", 20, 2),
     "liu-fig42": Reproduction("liu", "fig42", _LIU, "Fig. 4.2: log KL against ε by sampling rate and clip", 10, 2),
+    "dataset-level": Reproduction(
+        "dataset",
+        "dataset_level",
+        "Ours, after X. Liu (2019), section 3.3",
+        "Whole sites as the unit, four ways",
+        20,
+        3,
+    ),
     "sharma-table5": Reproduction("sharma", "table5", _SHARMA, "Table 5: ten uneven sites of Adult, A to D", 5, 1),
     "sharma-fig1": Reproduction("sharma", "fig1", _SHARMA, "Fig. 1: distribution C, against communications", 5, 1),
 }
