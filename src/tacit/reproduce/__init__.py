@@ -69,7 +69,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "liu-fig42": Reproduction("liu", "fig42", _LIU, "Fig. 4.2: log KL against ε by sampling rate and clip", 10, 2),
     "dataset-level": Reproduction(
         "dataset",
-        "dataset_level",
+        "level",
         "Ours, after X. Liu (2019), section 3.3",
         "Whole sites as the unit, four ways",
         20,
