@@ -281,3 +281,18 @@ def test_the_clip_of_statistics_is_seldom_reached_and_more_seldom_with_a_larger_
     length = np.sum(data.x**2, axis=-1)
     norms = np.sqrt(length * data.y**2 + length**2) / 9
     assert 0.02 < np.mean(norms > clips[1]) < 0.15  # θ is farther out than the prior's typical one
+
+
+# --- Figure 3.3 --------------------------------------------------------------------------------------------------
+
+
+def test_algorithm_3_costs_more_with_every_site_and_is_claimed_not_to(tmp_path, capsys):
+    reproduce.run("liu-fig33", tmp_path, quick=True, seeds=None, as_json=True)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    real = {(row["sites"], row["rounds"]): row for row in rows if row["method"] == "as it is"}
+    claimed = {row["rounds"]: row["epsilon"] for row in rows if row["method"] != "as it is"}
+    assert claimed[50] == real[1, 50]["epsilon"]
+    # Ten sites in one round have the noise of one in ten: only the sum of 1/σ² counts.
+    assert real[10, 1]["epsilon"] == pytest.approx(real[1, 10]["epsilon"], rel=1e-3)
+    assert all(row["epsilon"] <= row["epsilon_published_accountant"] for row in rows if row["epsilon"] < 300)
+    assert real[10, 50]["epsilon"] > 5 * claimed[50]

@@ -65,6 +65,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         "jalko", "fig54", _JALKO, "Fig. 5.4: Gaussian mixture, log-likelihood against ε", 10, 3
     ),
     "jalko-fig55": Reproduction("jalko", "fig55", _JALKO, "Fig. 5.5: Gaussian mixture, the posterior drawn", 1, 1),
+    "liu-fig33": Reproduction("liu", "fig33", _LIU, "Fig. 3.3: what algorithm 3 costs, by number of sites", 0, 0),
     "liu-fig41": Reproduction("liu", "fig41", _LIU, "Fig. 4.1: five sites, log KL and ε by server updates", 20, 2),
     "liu-fig42": Reproduction("liu", "fig42", _LIU, "Fig. 4.2: log KL against ε by sampling rate and clip", 10, 2),
     "dataset-level": Reproduction(
