@@ -16,6 +16,11 @@ settings.register_profile(
 settings.load_profile("tacit")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one process must run by itself comes first, so that the other does not wait for it in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 @pytest.fixture
 def key() -> jax.Array:
     """A seeded key: tests repeat."""
