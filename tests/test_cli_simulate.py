@@ -30,6 +30,8 @@ from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
 from tacit.report import studied
 
+pytestmark = pytest.mark.xdist_group("simulate")  # one process, so that its study is run once
+
 RECORDS = {"north": 40, "south": 36, "west": 32, "public": 50}
 BUDGETS = {"north": 4.0, "south": 2.0, "west": 4.0}
 ROUNDS, DELTA = 3, 1e-4

@@ -13,6 +13,8 @@ from tacit.data import Table
 from tacit.privacy.ledger import Ledger
 from tacit.study import Member, Plan
 
+pytestmark = pytest.mark.xdist_group("demo")  # one process, so that its study is run once
+
 FILES = {"result.json", "posterior.json", "statement.txt", "statement.json", "report.html", "forest.png", "curve.png"}
 
 

@@ -27,6 +27,8 @@ pytest.importorskip("matplotlib")
 
 from tacit.reproduce import liu
 
+pytestmark = pytest.mark.xdist_group("liu")  # one process, so that its study is run once
+
 Rows = list[dict[str, Any]]
 COLUMNS = {
     "plan",
