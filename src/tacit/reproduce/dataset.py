@@ -91,7 +91,7 @@ def level(quick: bool, seeds: int, track: Track) -> Outcome:
         f"ε = {EPSILON:g} of a site, δ = {DELTA:g} (add-remove), all rounds together; α = {DAMPING}, C = {CLIP:g}.",
         "per-site: each message is private by itself. The others trust the coordinator with one noise for all.",
         "noise: deviation of Λμ over seeds. In theory tied is at most √(α/(2-α))·σC and central α√T·σC.",
-        "per-site would have √M times the noise of tied while q stays proper (a test has it so); at this ε it does not, and "
+        "per-site would have √M times the noise of tied while q stays proper (tested); at this ε it does not, and "
         "how `PVI` repairs an improper q makes it far worse: not a fair measure of that idea at its best.",
         "Sites that differ are clipped for good: their answer is biased, whatever the noise (docs/errata.md, 4).",
     ]
