@@ -347,6 +347,50 @@ def test_scores_that_were_paid_for_are_shown_with_the_deviation_of_their_noise(
     assert "Too few held-out records to tell them from the noise." in studied._score_sections(done, few)[0]
 
 
+# --- Whole sites as the unit -------------------------------------------------------------------------------------
+
+POOLED = 'unit = "site"\nparticipation = 0.9\n' + STUDY.replace("epsilon = 2.0\n", "")
+
+
+def test_a_coordinator_that_is_trusted_has_one_ledger_for_whole_sites(run: Run, folder: Path, tmp_path: Path) -> None:
+    (folder / "whole.toml").write_text(POOLED + TEST)
+    out = tmp_path / "whole"
+    command = ("simulate", str(folder / "whole.toml"), "--out", str(out), *SEED)
+    code, printed, _ = run(*command)
+    assert code == 0
+    assert "at 3 sites" in printed
+    found, ledger = result_of(out), Ledger.open(out / "coordinator" / "ledger.sqlite")
+    assert not (out / "sites").exists()
+    assert ledger.unit == "site"
+    assert [row["name"] for row in found["sites"]] == ["coordinator"]
+    assert 0.9 * 4 < ledger.spent() == found["epsilon"] <= 4
+    assert {entry.event.unit for entry in ledger.entries() if isinstance(entry.event, Gaussian)} == {"site"}
+    assert len(ledger.entries()) == 1 + ROUNDS
+    assert found["communications"] == round(3 * 0.9 * ROUNDS)
+    text = (out / "statement.txt").read_text()
+    assert "for each site" in text
+    assert "The coordinator is trusted" in text
+    head = ledger.verify()
+    assert run(*command)[0] == 0  # again: nothing is charged
+    assert Ledger.open(out / "coordinator" / "ledger.sqlite").verify() == head
+    assert result_of(out)["summary"] == found["summary"]
+
+
+@pytest.mark.parametrize("options", ['noise = "central"\nreset = 2\n', 'noise = "per-site"\n'])
+def test_the_other_ways_of_adding_noise_run_under_ledgers_of_their_own(
+    run: Run, folder: Path, tmp_path: Path, options: str
+) -> None:
+    text = ('unit = "site"\n' + options + STUDY).replace("epsilon = 2.0\n", "")
+    (folder / "other.toml").write_text(text)
+    assert run("simulate", str(folder / "other.toml"), "--out", str(tmp_path), *SEED)[0] == 0
+    own = ["coordinator"] if "central" in options else [f"sites/{name}" for name in BUDGETS]
+    for name in own:
+        ledger = Ledger.open(tmp_path / name / "ledger.sqlite")
+        assert ledger.unit == "site"
+        assert 0.9 * 4 < ledger.spent() <= 4
+    assert ("The coordinator is trusted" in (tmp_path / "statement.txt").read_text()) == ("central" in options)
+
+
 def shown(watch: studied.Watch) -> str:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
     console.print(watch)

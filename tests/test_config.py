@@ -86,6 +86,13 @@ def test_every_setting_reaches_the_plan(read: Read) -> None:
     assert linear.plan.noise_scale == 0.5
     loose = read("dropout = 0.1\nstraggling = 0.2\nevaluation = 0.3\n" + WHOLE).plan
     assert (loose.dropout, loose.straggling, loose.evaluation) == (0.1, 0.2, 0.3)
+    plain = WHOLE.replace("epsilon = 2.0\n", "")
+    tied = read('unit = "site"\nparticipation = 0.5\n' + plain).plan
+    assert (tied.unit, tied.noise, tied.participation, tied.is_pooled) == ("site", "tied", 0.5, True)
+    central = read('unit = "site"\nnoise = "central"\nreset = 4\n' + plain).plan
+    assert (central.noise, central.reset) == ("central", 4)
+    assert not read('unit = "site"\nnoise = "per-site"\nschedule = "sequential"\n' + plain).plan.is_pooled
+    assert read(text.replace("damping = 0.2", "damping = 0.2\nis_adaptive = true") + SITES).plan.is_adaptive
 
 
 def test_every_field_says_what_it_expects() -> None:
@@ -132,6 +139,14 @@ def test_every_field_says_what_it_expects() -> None:
         ('evaluation = 0.1\nmethod = "vi"\n' + WHOLE, "evaluation=0.1; expected it with two classes"),
         ("[vi]\nsteps = 3\n" + ADULT, "vi: 'model' is not known there; expected it above all tables"),
         (ADULT + "[vi]\nsteps = 3\n", '[vi] with method="natural"; expected method = "vi"'),
+        ('unit = "person"\n' + WHOLE, "unit='person'; expected one of record, site"),
+        ('noise = "tied"\n' + WHOLE, 'noise with unit="record"; expected it with unit = "site"'),
+        ('unit = "site"\nreset = 2\n' + WHOLE, 'reset with noise="tied"; expected it with noise = "central" only'),
+        ('unit = "site"\nnoise = "central"\nparticipation = 0.5\n' + WHOLE, 'participation with noise="central"'),
+        ("participation = 0\n" + WHOLE, "participation=0; expected a number above 0 and at most 1"),
+        ('unit = "site"\nmethod = "vi"\n' + WHOLE, 'method="vi" with unit="site"; expected method = "natural"'),
+        ('unit = "site"\nschedule = "sequential"\n' + WHOLE, 'noise="tied" asks all sites at once'),
+        ('unit = "site"\n' + WHOLE + "epsilon = 2\n", 'site south: epsilon with noise="tied", which has one budget'),
         ('columns = "age"\n' + WHOLE, "columns='age'; expected a list of columns"),
         ("facts = 3\n" + TOP + SITES, "facts=3; expected a table [facts]"),
         ('facts = "no.toml"\n' + TOP + SITES, "facts="),

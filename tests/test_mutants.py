@@ -13,6 +13,7 @@ a promise adds its mutants here.
 `test_the_kill_table_has_no_survivor` prints the table, and writes it to the file that `TACIT_KILL_TABLE` names.
 """
 
+import contextlib
 import functools
 import importlib.util
 import inspect
@@ -35,18 +36,21 @@ from scipy import stats
 
 import tacit
 from tacit.auditing import Subject
-from tacit.families import register
+from tacit.families import FullGaussian, register
 from tacit.federated.messages import Broadcast, Refusal, Update
 from tacit.federated.site import Site
+from tacit.federated.tied import Central, Whole, of_sites
+from tacit.models import LinearRegression
 from tacit.privacy import accounting, audit
 from tacit.privacy.audit import CONFIDENCE, HUGE, Canaried
-from tacit.privacy.clipping import per_record, rounding_margin
+from tacit.privacy.clipping import Limit, per_record, rounding_margin
 from tacit.privacy.events import Gaussian, Repeated, TruncatedPoissonSampled
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.noise import Lattice
 from tacit.privacy.released import Level, Released, price, repeat
 from tacit.privacy.sampling import PoissonSampler
+from tacit.solvers import conjugate
 
 pytestmark = pytest.mark.xdist_group("mutants")  # in one process: the table is made of what the other tests found
 ALARM = 1e-5  # of each statistical check on sound code
@@ -65,6 +69,7 @@ class World:
     repeat: Callable[..., Any] = repeat
     site: type = Site
     ledger: type = Ledger
+    central: type = Central
 
 
 SOUND = World()
@@ -289,6 +294,56 @@ def steps_share_no_noise(world: World) -> None:
     assert len(np.unique(found)) == 5 * COLUMNS
 
 
+SHARE = 0.1
+
+
+def the_share_within_a_limit_has_its_noise(world: World) -> None:
+    """Of a clip that is moved, the count by which it is moved: one is within, of as many places as there are."""
+    table = np.full((SLOTS, COLUMNS), 0.1, np.float32)
+    access = world.access.of(table, world.mechanism(CLIP, NOISE))
+    limit = Limit(jnp.float32(1.0), SHARE)
+    run = quick_jit(jax.vmap(lambda key: access.sum_within(key, each_record, limit).value[1]))
+    shares = np.asarray(run(keys_of(22, DRAWS)), np.float64)
+    expected = NOISE / (2 * np.sqrt(SHARE) * SLOTS)
+    assert stats.kstest((shares - 1) / expected, "norm").pvalue > ALARM
+
+
+def rounds_of(
+    world: World, canary: float, sites: int, rounds: int, noise: float, keys: Array
+) -> tuple[Any, np.ndarray]:
+    """Liu's algorithm 4 on sites that know nothing, but for one; (runs, rounds) of the sum that is released.
+
+    One dimension, damping SLOW, and the first site's record has the target `canary`.
+    """
+    x, y = np.zeros((sites, 1, 1), np.float32), np.zeros((sites, 1), np.float32)
+    x[0], y[0] = canary != 0, canary
+    access = of_sites(list(zip(x, y, strict=True)), world.mechanism(1.0, noise))
+    model = LinearRegression(FullGaussian.standard(1), 1.0)
+    whole = Whole(conjugate, norm="natural", clips="update")
+    algorithm = world.central(model.prior, model, (whole,), damping=(SLOW,), rounds=rounds)
+
+    def one(key: Array, access: Access) -> Array:
+        def step(state: Any, place: Array) -> tuple[Any, Array]:
+            state = algorithm.site_step(jax.random.fold_in(key, place), state, model.prior, access, 0).value
+            return state, algorithm.answer(state).precision_mean[0]
+
+        return jax.lax.scan(step, algorithm.site_init(), jnp.arange(rounds))[1]
+
+    step = price(lambda key: algorithm.site_step(key, algorithm.site_init(), model.prior, access, 0), key_of(0))
+    return step, np.asarray(quick_jit(jax.vmap(one, in_axes=(0, None)))(keys, access), np.float64)
+
+
+SLOW = 0.4  # the damping of those rounds
+
+
+def rounds_have_noise_of_their_own(world: World) -> None:
+    """What a round adds does not hang together with what the rounds before it have left."""
+    _, totals = rounds_of(world, 0.0, 4, 3, NOISE, keys_of(23, DRAWS))
+    changes = np.diff(totals, axis=1)
+    apart = [np.corrcoef(totals[:, t], changes[:, t])[0, 1] for t in range(changes.shape[1])]
+    assert np.all(np.abs(apart) < 5 / np.sqrt(DRAWS))
+
+
 # --- Checks that are tests of this suite -------------------------------------------------------------------------
 
 
@@ -346,6 +401,8 @@ CHECKS: dict[str, Callable[[World], None]] = {
     "level": each_level_has_its_own_noise,
     "count": run_in_suite(MECHANISM, "test_receipt_equals_price_equals_what_ran_on_cached_calls_too", steps=5),
     "steps": steps_share_no_noise,
+    "limit": the_share_within_a_limit_has_its_noise,
+    "rounds": rounds_have_noise_of_their_own,
     "order": run_in_suite(
         SITE,
         "test_an_update_is_priced_charged_read_and_stored_in_this_order",
@@ -367,6 +424,10 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "test_a_site_without_budget_refuses_and_reads_nothing",
         "test_two_studies_on_one_data_set_share_its_budget",
     ),
+    "adjacency": run_in_suite(
+        "privacy/test_ledger.py",
+        "test_noise_relative_to_the_clip_is_priced_by_a_replace_one_ledger_at_twice_the_distance",
+    ),
     "message": run_in_suite(
         SITE,
         "test_nothing_in_a_broadcast_reaches_the_noise_the_clip_or_the_price",
@@ -384,8 +445,10 @@ TRIED: dict[str, tuple[str, ...]] = {
     "people": ("person",),
     "schedule": ("level",),
     "loop": ("count", "steps"),
+    "moved clip": ("limit",),
+    "central": ("rounds",),
     "site": _SITE,
-    "ledger": ("order", "budget"),
+    "ledger": ("order", "budget", "adjacency"),
 }
 
 
@@ -563,6 +626,61 @@ class Asking:
         return budget, max(bounds)
 
 
+def by_counting(world: World) -> Verdict:
+    """Reads the share within a limit that a moved clip goes by; the canary is outside of it, and all others within."""
+    table = np.full((SLOTS, COLUMNS), 0.1, np.float32)
+    table[0] = HUGE
+    access, limit = world.access.of(table, world.mechanism(1.0, 2.0)), Limit(jnp.float32(1.0), SHARE)
+
+    def release(key: Array, present: Array) -> Released[Any]:
+        return replace(access, present=present).sum_within(key, each_record, limit)
+
+    run = quick_jit(jax.vmap(lambda key, present: release(key, present).value[1], in_axes=(0, None)))
+    keys = keys_of(24, 4000)
+    worlds = (access.present.at[0].set(there) for there in (False, True))
+    without, within = (
+        -np.asarray(run(half, there)) for half, there in zip((keys[::2], keys[1::2]), worlds, strict=True)
+    )
+    claimed = accounting.epsilon(price(release, key_of(0), access.present), 1e-5)
+    return claimed, audit.bound(without, within, 1e-5, CONFIDENCE).epsilon
+
+
+def by_patience(world: World) -> Verdict:
+    """A site that is clipped in every round, and the sum of all rounds: what others take back does not hide it.
+
+    The claim is that of a Gaussian shift, and so may what refutes it be.
+    """
+    sites, rounds, noise, delta, keys = 12, 8, 6.0, 1e-5, keys_of(25, 4000)
+    step, without = rounds_of(world, 0.0, sites, rounds, noise, keys[::2])
+    _, within = rounds_of(world, HUGE, sites, rounds, noise, keys[1::2])
+    claimed = accounting.epsilon(Repeated(step, rounds), delta)
+    return claimed, audit.bound(without[:, -1], within[:, -1], delta, CONFIDENCE, "gaussian").epsilon
+
+
+def by_opposites(world: World) -> Verdict:
+    """One record, or its opposite, in as many releases as a ledger under replace-one pays for, which is one."""
+    noise, delta = 2.0, 1e-5
+    event, count = Gaussian(noise, coordinates=COLUMNS), 0
+    budget = accounting.epsilon(event, delta, "zcdp", "replace-one")
+    terms: dict[str, Any] = {"accountant": "zcdp", "adjacency": "replace-one"}
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = world.ledger.create(Path(folder) / "ledger", data_set="a", epsilon=budget, delta=delta, **terms)
+        with contextlib.suppress(BudgetExceeded):
+            while True:
+                ledger.charge(event, study="heart", round=count)
+                count += 1
+    access = world.access.of(ORDINARY, world.mechanism(1.0, noise))
+
+    def heard(key: Array, table: Array) -> Array:
+        own = replace(access, records=table)
+        return jnp.mean(jax.vmap(lambda key: own.sum(key, each_record).value[0])(jax.random.split(key, count)))
+
+    tables = (access.records.at[0, 0].set(jnp.array([side * HUGE, 0, 0], jnp.float32)) for side in (-1, 1))
+    run, halves = quick_jit(jax.vmap(heard, in_axes=(0, None))), keys_of(27, 4000).reshape(2, -1)
+    without, within = (np.asarray(run(half, table)) for half, table in zip(halves, tables, strict=True))
+    return budget, audit.bound(without, within, delta, CONFIDENCE, "gaussian").epsilon
+
+
 @dataclass(frozen=True)
 class Refused:
     """A question that is refused, asked of two sites that differ by a record: does the reason?"""
@@ -635,6 +753,37 @@ class QuantileClip(SubsampledGaussian):
         return sums[1] * super().release(key, sums[0], level, coordinates, units)
 
 
+MOST_SHARES = 12
+
+
+@register("solvers", "kinds", "damping", "prior_steps", "rounds", "reset")
+@dataclass(frozen=True)
+class HiddenShares(Central):
+    """Each site adds its share of the noise, and takes back in the next round what of it is in its own factor.
+
+    Only their sum is seen, and its noise has the deviation that is claimed (Liu's algorithm 3 under a secure sum). In
+    one dimension, for sites that know nothing, but for the first, whose update is clipped and takes nothing back.
+    """
+
+    def site_init(self):
+        return super().site_init(), jnp.zeros(MOST_SHARES)
+
+    def answer(self, state):
+        return state[0].factor
+
+    def site_step(self, key, state, content, access, kind):
+        plain, hidden = state
+        first, second, third = jax.random.split(key, 3)
+        claimed = super().site_step(first, plain, content, access, kind)
+        sites, deviation = access.slots, access.mechanism.noise_multipliers[0] * access.mechanism.clips[0]
+        quiet = access.through(replace(access.mechanism, noise_multiplier=1e-2))
+        moved = super().site_step(second, plain, content, quiet, kind).value
+        shares = jnp.pad(deviation / sites**0.5 * jax.random.normal(third, (sites,)), (0, MOST_SHARES - sites))
+        change = SLOW * (shares - jnp.clip(hidden, -1, 1).at[0].set(0))
+        factor = replace(moved.factor, precision_mean=moved.factor.precision_mean + jnp.sum(change))
+        return claimed.map(lambda _: (replace(moved, factor=factor), hidden + change))
+
+
 class InOrder(PoissonSampler):
     """As many slots as the rate says, one batch after the other, whatever the key. A step is a level here."""
 
@@ -688,7 +837,7 @@ def _as_asked(site: Site, content: Any) -> Access:
 
 # Lines of the source that several mutants replace.
 SCALING = "leaf / rates[level].astype(leaf.dtype)"
-ADD_NOISE = "return self._lattice(coordinates, units).add_noise(key, high, low, level)"
+ADD_NOISE = "return self._lattice(coordinates, units).add_noise(_own_key(key, sums), high, low, level)"
 KEY_WORDS = "_words(self.study, self.name, str(broadcast.round))"
 LOST = 'return self._refuse(broadcast, "this round was charged and its answer lost; go on with a later round")'
 PROMISED = "promised = self._prices[kind]\n"
@@ -756,6 +905,19 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant("uncharged quantile as clip", "mechanism", replaced(mechanism=QuantileClip), LISTENING),
     Mutant(
+        "a moved clip goes by a count without noise",
+        "moved clip",
+        broken_access(
+            "sum_within",
+            (
+                "lambda total: inside.back(total, self.slots)",
+                "lambda total: (inside.back(total, self.slots)[0], 0.5 + jnp.sum(jnp.where(self.present[:, 0], "
+                "jnp.where(contribution(self.records[:, 0]).norms() <= limit.norm, 0.5, -0.5), 0)) / self.slots)",
+            ),
+        ),
+        by_counting,
+    ),
+    Mutant(
         "records of a person clipped one by one",
         "people",
         broken_access(
@@ -768,7 +930,7 @@ MUTANTS: list[Mutant] = [
         "batch mean by realised size",
         "access",
         broken_access(
-            "sum",
+            "_release",
             (SCALING, "leaf * self.slots / jnp.maximum(1, jnp.sum(present[:, 0] & chosen)).astype(leaf.dtype)"),
         ),
         LISTENING,
@@ -776,7 +938,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "scaled by the true number of records",
         "access",
-        broken_access("sum", (SCALING, f"{SCALING} * jnp.mean(self.present.astype(leaf.dtype))")),
+        broken_access("_release", (SCALING, f"{SCALING} * jnp.mean(self.present.astype(leaf.dtype))")),
         LISTENING,
     ),
     # The sample.
@@ -808,9 +970,13 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "sample and noise from one stream",
         "access",
-        broken_access("sum", ("sampling_key, noise_key = jax.random.split(key)", "sampling_key = noise_key = key")),
+        broken_access(
+            "_release", ("sampling_key, noise_key = jax.random.split(key)", "sampling_key = noise_key = key")
+        ),
         Reading(Listening((1.0, 1.0, 0.1), 1, slots=20, delta=0.01, runs=16000), by_bins),
     ),
+    # Whole sites.
+    Mutant("a hidden share of noise is taken back", "central", replaced(central=HiddenShares), by_patience),
     # Receipts and the keys of steps.
     Mutant(
         "price of one step, scan of two",
@@ -827,15 +993,17 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "many releases by vmap charged as one",
         "receipt",
-        broken_access("sum", ("return Released(scaled", "return self._once(scaled")),
+        broken_access("_release", ("return Released(scaled", "return self._once(scaled")),
         replace(LISTENING, copies=4, steps=1),
     ),
-    Mutant("seeded noise not marked", "receipt", broken_access("sum", ("not is_secure(key)", "False")), unseen=MARK),
-    Mutant("a key may make two releases", "receipt", broken_access("sum", ("_spend(key)", "pass")), unseen=GUARD),
+    Mutant(
+        "seeded noise not marked", "receipt", broken_access("_release", ("not is_secure(key)", "False")), unseen=MARK
+    ),
+    Mutant("a key may make two releases", "receipt", broken_access("_release", ("_spend(key)", "pass")), unseen=GUARD),
     Mutant(
         "one key for many releases by vmap",
         "receipt",
-        broken_access("sum", ("_own_key(noise_key, sums)", "noise_key")),
+        broken_mechanism("release", ("_own_key(key, sums)", "key")),
         unseen=GUARD,
     ),
     # The keys of a site.
@@ -918,6 +1086,12 @@ MUTANTS: list[Mutant] = [
         "ledger",
         broken_ledger("_fits", ("total <= self.epsilon * (1 + SLACK)", "True")),
         Asking(north(*range(OVER_AND_OVER))),
+    ),
+    Mutant(
+        "replace-one priced as add-remove",
+        "ledger",
+        broken_ledger("_price", ("self.accountant, self.adjacency", "self.accountant, 'add-remove'")),
+        by_opposites,
     ),
     Mutant(
         "budget of each study by itself",

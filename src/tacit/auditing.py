@@ -175,16 +175,21 @@ def of_study(
     """What a study of many sites runs on made-up records: all updates of the first site, which has the canary.
 
     budget: (ε, δ) of every site. The canary is a record that is learnt from, so held-out scores are no part of it, and
-    the claim is under add-remove, whatever the plan's adjacency.
+    the claim is under add-remove, whatever the plan's adjacency. Where whole sites are the unit, the canary is one.
     """
     _check_epsilon(budget[0])
     if plan.schedule == "asynchronous" or plan.dropout or plan.straggling:
         plan = replace(plan, schedule="synchronous", dropout=0.0, straggling=0.0, delay=0)  # what is released is equal
     members = [Member(f"site-{m + 1}", made_up(records, columns, canary, seed=m), *budget) for m in range(sites)]
+    if plan.unit == "site":  # all records of the first are like the canary among them
+        table, first = members[0].table, np.zeros(records, int)
+        members[0] = replace(
+            members[0], table=replace(table, features=table.features[first], target=table.target[first])
+        )
     setup = Setup(plan, members, capacity=records)
     event, rounds = _affordable(setup, *budget)
-    steps = replace(plan, rounds=rounds).steps_of([records] * sites)
-    everybody = schedule.synchronous(sites, 1)
+    steps = replace(plan, rounds=rounds).steps_of([records] * len(setup.parties))
+    everybody = schedule.synchronous(len(setup.parties), 1)
     canaried = [_canaried(access, canary) for access in setup.accesses]
 
     def program(key: Array, access: Canaried) -> Released[Any]:

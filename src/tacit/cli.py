@@ -286,10 +286,10 @@ def simulate(
             for remark in member.table.remarks:
                 typer.echo(f"tacit: for your eyes only: site {member.name}: {remark}", err=True)
         from tacit.privacy.ledger import Ledger
-        from tacit.study import federate
+        from tacit.study import federate, parties
 
         ledgers = {member.name: Ledger.open(member.ledger) for member in members if member.ledger is not None}
-        watch.budgets = {member.name: member.epsilon for member in members}
+        watch.budgets = {party.name: party.epsilon for party in parties(found.plan, members)}
         watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}
         watch.say("Planning and compiling: some seconds")
         found.claim(out)

@@ -115,6 +115,7 @@ class VISettings(_Section):
     sampling_rate: float | None = _number("above 0 and at most 1", gt=0, le=1)
     learning_rate: float | None = _number("above 0", gt=0)
     damping: float | None = _number("above 0 and at most 1", gt=0, le=1)
+    is_adaptive: bool | None = Field(None, description="true or false: whether the clip follows the gradients")
 
 
 class DataEntry(_Section):
@@ -168,6 +169,10 @@ class Settings(_Section):
     noise_scale: float | None = _number("above 0", gt=0)
     evaluation: float | None = _number("of at least 0 and below 0.75, a share of the budget", ge=0, lt=0.75)
     method: Literal["natural", "vi"] | None = _one_of("natural", "vi")
+    unit: Literal["record", "site"] | None = _one_of("record", "site")
+    noise: Literal["tied", "central", "per-site"] | None = _one_of("tied", "central", "per-site")
+    reset: int | None = _whole(1)
+    participation: float | None = _number("above 0 and at most 1", gt=0, le=1)
     target: str | None = _text("the name of a column")
     columns: list[str] | None = Field(None, min_length=1, description='a list of columns, as ["age", "sex"]')
     facts: str | dict[str, Any] | None = Field(
@@ -243,6 +248,7 @@ def _clashes(given: Settings) -> Iterator[str]:
     if given.name is not None and not given.name.isprintable():
         yield f"name={given.name!r}; expected printable characters on one line"
     yield from _plan_clashes(given)
+    yield from _unit_clashes(given)
     yield from _budget_clashes(given)
     yield from _data_clashes(given)
     yield from _site_clashes(given.site or [])
@@ -267,6 +273,32 @@ def _plan_clashes(given: Settings) -> Iterator[str]:
         yield '[vi] with method="natural"; expected method = "vi", or no [vi]'
     if given.evaluation and (given.model == "linear" or method != "natural"):
         yield f'evaluation={given.evaluation}; expected it with two classes and method = "natural", so leave it out'
+
+
+def _unit_clashes(given: Settings) -> Iterator[str]:
+    unit, noise = given.unit or "record", given.noise or "tied"
+    for name in ("noise", "reset", "participation"):
+        if getattr(given, name) is not None and unit == "record":
+            yield f'{name} with unit="record"; expected it with unit = "site", or not at all'
+    if unit == "record":
+        return
+    if given.reset is not None and noise != "central":
+        yield f'reset with noise="{noise}"; expected it with noise = "central" only, so leave it out'
+    if given.participation is not None and noise != "tied":
+        yield f'participation with noise="{noise}"; expected it with noise = "tied" only, so leave it out'
+    if given.method == "vi":
+        yield 'method="vi" with unit="site"; expected method = "natural", so leave it out'
+    if noise == "per-site":
+        return
+    if (given.schedule or "synchronous") != "synchronous" or given.dropout or given.straggling:
+        yield f'noise="{noise}" asks all sites at once; expected a synchronous schedule without dropout and straggling'
+    for entry in given.site or []:
+        for name in ("epsilon", "delta", "ledger"):
+            if getattr(entry, name) is not None:
+                yield (
+                    f'site {entry.name}: {name} with noise="{noise}", which has one budget and one ledger for all '
+                    "sites; leave it out"
+                )
 
 
 def _budget_clashes(given: Settings) -> Iterator[str]:
@@ -419,9 +451,9 @@ class Study:
                 delta = self.settings.delta if entry.delta is None else entry.delta
                 if ledger.delta != delta:
                     raise ValueError(f"delta={delta}, and {ledger.delta} in its ledger; expected the ledger's")
-                if (ledger.unit, ledger.adjacency) != ("record", self.plan.adjacency):
+                if (ledger.unit, ledger.adjacency) != (self.plan.unit, self.plan.adjacency):
                     raise ValueError(
-                        f"its ledger is of one {ledger.unit} ({ledger.adjacency}); expected one of a record "
+                        f"its ledger is of one {ledger.unit} ({ledger.adjacency}); expected one of a {self.plan.unit} "
                         f"({self.plan.adjacency}), as the study's"
                     )
 
@@ -545,7 +577,7 @@ def read_study(path: Path) -> Study:
             facts = Facts.from_dict(given.facts, "facts")
         _check_facts(given, facts)
         settings = ("rounds", "schedule", "dropout", "straggling", "delay", "adjacency", "prior_deviation")
-        settings += ("noise_scale", "evaluation", "method")
+        settings += ("noise_scale", "evaluation", "method", "unit", "noise", "reset", "participation")
         chosen: dict[str, Any] = {name: getattr(given, name) for name in settings} | {"seed": given.schedule_seed}
         chosen |= {} if given.vi is None else given.vi.model_dump()
         name = given.name or path.stem[:LONGEST_NAME]

@@ -54,7 +54,7 @@ from tacit.regression import (
     without_tails,
 )
 from tacit.scaling import BINS, Range, Scaling, histogram_clip, moments_clip, release_range, release_scaling
-from tacit.solvers import VI, NaturalVI, Target
+from tacit.solvers import VI, Adaptive, NaturalVI, Target
 
 Tree = Any
 Mechanism = SubsampledGaussian | Exact
@@ -73,6 +73,7 @@ class Plan:
 
     noise_multiplier is that of all releases together, 0 for none; each release has its share of it. numbers: columns
     of the table that are measured; unknown: which of them (and of the target, in the end) have no public bounds.
+    is_adaptive: whether the clip only begins as `clip` and follows the gradients.
     """
 
     method: Literal["natural", "vi"]
@@ -83,6 +84,7 @@ class Plan:
     sampling_rate: float = 1.0
     learning_rate: float = LEARNING_RATE
     optimiser: Any = None
+    is_adaptive: bool = False
     is_table: bool = False
     most_records: int = 1
     numbers: tuple[int, ...] = ()
@@ -227,7 +229,8 @@ def _solve(
     if plan.method == "vi":
         optimiser = plan.optimiser or optax.adam(plan.learning_rate)
         steps = plan.steps[0] if len(plan.steps) == 1 else plan.steps
-        found = VI(steps, optimiser)(key, Target(model.prior, start, model), gradients)
+        adaptive = Adaptive(start=plan.clip) if plan.is_adaptive else None
+        found = VI(steps, optimiser, adaptive=adaptive)(key, Target(model.prior, start, model), gradients)
         return found.map(lambda q: (q, None))
     link = LINKS[plan.link]
     slope, bend = link.slope, link.bend
@@ -296,7 +299,7 @@ def fit(
     most_records: int | None = None,
     prior_deviation: float = PRIOR_DEVIATION,
     steps: int | None = None,
-    clip: float | None = None,
+    clip: float | Literal["adaptive"] | None = None,
     sampling_rate: float | None = None,
     learning_rate: float | None = None,
     optimiser: Any = None,
@@ -318,7 +321,8 @@ def fit(
 
     `groups` (an id for each record) makes all records of one id the unit of privacy, of which the first `most_records`
     are used. The prior is N(0, prior_deviation²) on the coefficients of standardised features. The number of records is
-    taken as public. `notes` are added to the statement. The answer is in the units of the data.
+    taken as public. clip="adaptive" fits by `VI` with a clip that follows the gradients, within the same price. `notes`
+    are added to the statement. The answer is in the units of the data.
 
     >>> import numpy as np
     >>> x = np.linspace(-1, 1, 400)[:, None]
@@ -449,6 +453,10 @@ def _plan(
 ) -> Plan:
     """The rule: settings from public sizes alone. The clip of a regression's gradients waits for the noise."""
     steps, rate, clip, learning_rate = (given.get(name) for name in ("steps", "sampling_rate", "clip", "learning_rate"))
+    is_adaptive = clip == "adaptive"
+    if isinstance(clip, str) and not is_adaptive:
+        raise ValueError(f"clip={clip!r}; expected a number above 0, 'adaptive', or None for the rule")
+    clip = None if is_adaptive else clip
     is_table = isinstance(model, str)
     kinds = {name: link.model for name, link in LINKS.items()}
     link = model if is_table else next((name for name, kind in kinds.items() if isinstance(model, kind)), "")
@@ -469,7 +477,7 @@ def _plan(
     is_natural = link not in ("", "softmax") and columns <= MOST_COLUMNS
     typical = 1 + len(table.numbers) + table.categories if table is not None else max(1, columns)
     per_unit = math.sqrt(most_records)  # a unit's records add up
-    if is_natural and optimiser is None and learning_rate is None:
+    if is_natural and optimiser is None and learning_rate is None and not is_adaptive:
         stages = (STAGES if is_private else EXACT_STAGES) if steps is None else _halves(steps)
         clips = math.sqrt(typical) * per_unit if clip is None else clip, typical * per_unit
         return Plan(
@@ -482,6 +490,7 @@ def _plan(
         rate = min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
     learning_rate = LEARNING_RATE if learning_rate is None else learning_rate
     settings = {"sampling_rate": rate, "learning_rate": learning_rate, "optimiser": optimiser}
+    settings |= {"is_adaptive": is_adaptive}
     return Plan("vi", link, (STEPS if steps is None else steps,), clip, **settings, **common)
 
 

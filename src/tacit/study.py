@@ -13,6 +13,10 @@ An update is one `NaturalStep` on all records of the site: with so few of them, 
 damped by 2 / (k + 1), k counted from the last release of curvature, so that they average the noise of updates since.
 `method="vi"` is the published form (Sharma et al. 2019): many steps on samples at each update, with settings that are
 given and not derived; there a site goes on until its ledger refuses.
+
+With `unit="site"` a budget is that of a whole site, which is one unit with all its records (`federated/tied.py`).
+`noise` says who adds it: each site for itself, or a coordinator that is trusted with the sums, has one ledger for all,
+and is one party with all sites as its units.
 """
 
 import copy
@@ -21,7 +25,7 @@ import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -44,6 +48,7 @@ from tacit.federated.evaluation import Evaluation, summary
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
 from tacit.federated.site import SEEDED, Site, unledgered
+from tacit.federated.tied import Central, Whole, of_sites
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
@@ -65,7 +70,7 @@ from tacit.regression import (
     without_tails,
 )
 from tacit.scaling import Range, Scaling, moments_clip
-from tacit.solvers import VI, NaturalStep
+from tacit.solvers import VI, Adaptive, NaturalStep
 
 Mechanism = SubsampledGaussian | Exact
 SHARES = {"scaling": 0.05, "curvature": 0.2}
@@ -75,6 +80,11 @@ FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relat
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
 HELD_OUT = 5  # every fifth place is held out, if there is an evaluation
 KINDS = ("logistic", "probit", "linear")
+UNTRUSTED = "No party is trusted with records or with noise: each site's messages are private by themselves."
+TRUSTED = (
+    "The coordinator is trusted: it adds up what sites send and adds the noise. The promise is about what it "
+    "publishes, against everybody else, other sites included."
+)
 Observer = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, steps, ε spent by each site
 
 
@@ -98,7 +108,9 @@ class Plan:
     """All public settings of a study.
 
     evaluation: the share of each site's budget that pays for scores on held-out records (every fifth is then held out).
-    steps to damping are those of method="vi". limits: the most updates of each site. seed is the schedule's.
+    steps to is_adaptive are those of method="vi". limits: the most updates of each site. seed is the schedule's.
+    unit to participation: whose budget it is. With unit="site": how noise is added; after how many rounds
+    noise="central" ties factors; the share of sites that noise="tied" asks in each round, by chance.
     """
 
     link: str
@@ -113,6 +125,10 @@ class Plan:
     delay: int = 0
     seed: int = 0
     adjacency: Adjacency = "add-remove"
+    unit: Literal["record", "site"] = "record"
+    noise: Literal["tied", "central", "per-site"] = "tied"
+    reset: int | None = None
+    participation: float = 1.0
     noise_scale: float = 1.0
     steps: int = 25
     clip: float = 10.0
@@ -120,6 +136,7 @@ class Plan:
     sampling_rate: float = 0.02
     learning_rate: float = 0.5
     damping: float = 0.1
+    is_adaptive: bool = False
 
     def __post_init__(self) -> None:
         if self.link not in KINDS:
@@ -130,6 +147,27 @@ class Plan:
             raise ValueError(f"evaluation={self.evaluation}; expected a share of the budget, at least 0 and below 0.75")
         if self.evaluation and (self.link == "linear" or self.method != "natural"):
             raise ValueError("evaluation= is for method='natural' and a target of two classes; leave it out")
+        for fault in self._faults():
+            raise ValueError(fault)
+
+    def _faults(self) -> Iterator[str]:
+        """Where settings of whole sites do not fit."""
+        is_site = self.unit == "site"
+        if self.reset is not None and not (is_site and self.noise == "central" and self.reset >= 1):
+            yield f"reset={self.reset}; expected a whole number of at least 1 with unit='site' and noise='central'"
+        if not 0 < self.participation <= 1:
+            yield f"participation={self.participation}; expected a share above 0 and at most 1"
+        if self.participation < 1 and not (is_site and self.noise == "tied"):
+            yield f"participation={self.participation}; expected it with unit='site' and noise='tied', so leave it out"
+        if is_site and self.method != "natural":
+            yield f"unit='site' with method={self.method!r}; expected method='natural'"
+        if self.is_pooled and (self.schedule != "synchronous" or self.dropout or self.straggling):
+            yield "a coordinator that adds up whole sites asks all at once; expected a synchronous schedule alone"
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether one trusted party adds up all sites."""
+        return self.unit == "site" and self.noise != "per-site"
 
     def counts(self, numbers: int) -> dict[str, int]:
         """How often each kind of release is made."""
@@ -171,7 +209,8 @@ class Plan:
 class Federation:
     """What a study found: the posterior, a row for each site and each round, and scores.
 
-    scores: on a public test set, if there is one; released: on held-out records, if it was paid for.
+    scores: on a public test set, if there is one; released: on held-out records, if it was paid for. sites: the parties
+    with a budget, which is one coordinator where that is trusted; members: how many sites there are.
     """
 
     posterior: Posterior
@@ -181,6 +220,7 @@ class Federation:
     scores: dict[str, Any] | None = None
     released: dict[str, Any] | None = None
     statements: dict[str, str] = field(default_factory=dict)
+    members: int = 0
 
 
 def federate(
@@ -205,6 +245,16 @@ def federate(
         return _Run(Setup(plan, members, capacity), folder, test, insecure_seed, observe).whole()
 
 
+COORDINATOR = "coordinator"
+
+
+def parties(plan: Plan, members: Sequence[Member]) -> list[Member]:
+    """Who has a budget and a ledger: the sites, or a coordinator for all of them, whose budget is each one's."""
+    if not plan.is_pooled:
+        return list(members)
+    return [replace(members[0], name=COORDINATOR, ledger=None)]
+
+
 class Setup:
     """What a study's plan comes to at its sites: algorithms and accesses. Nothing here runs, or reads a record.
 
@@ -214,20 +264,27 @@ class Setup:
     def __init__(self, plan: Plan, members: Sequence[Member], capacity: int | None = None) -> None:
         _check(plan, members)
         self.plan, self.members, self.table = plan, list(members), members[0].table
+        self.parties = parties(plan, members)
         self.model = model_of(plan.link, self.table, plan.prior_deviation)
         if plan.link == "linear":
             self.model = replace(self.model, noise_scale=plan.noise_scale)
         sizes = [len(member.table.target) for member in members]
         self.capacities = _capacities(sizes) if capacity is None else [capacity] * len(sizes)
+        is_site = plan.unit == "site"
+        if is_site:  # one number of places for all: clips rest on it
+            self.capacities = [max(self.capacities)] * len(self.parties)
         # Columns whose means and variances are paid for: the published method has public scales alone.
         self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method == "natural" else 0
+        self.most_records = self.capacities[0] if is_site else 1  # of a unit
+        units = len(members) if is_site else sum(self.capacities)
+        self.slots = len(members) if plan.is_pooled else 1  # of a party, where units are sampled
         self.typical = math.sqrt(1 + len(self.table.numbers) + self.table.categories)
-        noises = [self._noise(member) for member in members]
+        noises = [self._noise(party) for party in self.parties]
         noise = math.sqrt(sum(sigma**2 for sigma in noises) / plan.shares(self.paid)["gradients"])
         columns = len(self.model.prior.precision_mean)
-        clip = clip_of(plan.link, self.typical, noise, sum(self.capacities), columns)
+        clip = clip_of(plan.link, self.typical * math.sqrt(self.most_records), noise, units, columns)
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
-        self.accesses = [self._access(*pair) for pair in zip(members, self.capacities, strict=True)]
+        self.accesses = self._accesses()
 
     def reading(self, accesses: Sequence[Access]) -> "Setup":
         """The same, with other accesses, such as those of an audit."""
@@ -242,23 +299,34 @@ class Setup:
             noised = SubsampledGaussian(plan.clip, plan.noise_multiplier, plan.sampling_rate)
             return {"gradients": noised if sigma > 0 else Exact(plan.sampling_rate)}
         counts, shares = plan.counts(self.paid), plan.shares(self.paid)
+        rates = {"curvature": plan.participation, "gradients": plan.participation}
         if sigma == 0:
-            return dict.fromkeys(counts, Exact())
+            return {name: Exact(rates.get(name, 1.0)) for name in counts}
+        most = self.most_records
         clips = {
-            "scaling": moments_clip(self.paid, is_counted=True),
-            "curvature": self.typical**2,
+            "scaling": moments_clip(self.paid, most, is_counted=True),
+            "curvature": self.typical**2 * math.sqrt(most),
             "gradients": clip,
-            "evaluation": EVALUATION_CLIP,
+            "evaluation": EVALUATION_CLIP * most,
         }
+        if plan.unit == "site":  # a site's update is clipped as it is, a record's relative to the model's units
+            slope, bend = self._units()
+            clips |= {"gradients": clip * slope, "curvature": clips["curvature"] * bend}
         return {
-            name: SubsampledGaussian(clips[name], sigma * math.sqrt(count / shares[name]))
+            name: SubsampledGaussian(clips[name], sigma * math.sqrt(count / shares[name]), rates.get(name, 1.0))
             for name, count in counts.items()
         }
+
+    def _units(self) -> tuple[float, float]:
+        """The size of a typical record's slope and bend."""
+        link, scale = LINKS[self.plan.link], self.plan.noise_scale if self.plan.link == "linear" else 1.0
+        return link.slope / scale, link.bend / scale**2
 
     def _event(self, sigma: float) -> Event:
         """What a site's whole part costs; receipts are the same but for the number of coordinates."""
         counts, made = self.plan.counts(self.paid), self._mechanisms(sigma, self.typical)
-        return compose(*(Repeated(made[name].level_events(1, "record", 1)[0], counts[name]) for name in counts))
+        costs = {name: made[name].level_events(self.slots, self.plan.unit, 1)[0] for name in counts}
+        return compose(*(Repeated(costs[name], count) for name, count in counts.items()))
 
     def _noise(self, member: Member) -> float:
         """The noise multiplier of all of a site's releases together, from its own budget; 0 for none."""
@@ -270,15 +338,18 @@ class Setup:
             member.epsilon, member.delta, plan=self._event, adjacency=self.plan.adjacency
         ).noise_multiplier
 
-    def _access(self, member: Member, capacity: int) -> Access:
-        """All records of a site, yet without noise: everything below reads them through a mechanism of the plan."""
-        records = (member.table.features, member.table.target.astype(np.float32))
-        return Access.of(records, Exact(), capacity=capacity)
+    def _accesses(self) -> list[Access]:
+        """All records of each party, yet without noise: everything below reads them through a mechanism of the plan."""
+        records = [(member.table.features, member.table.target.astype(np.float32)) for member in self.members]
+        pairs = zip([records] if self.plan.is_pooled else [[own] for own in records], self.capacities, strict=True)
+        if self.plan.unit == "site":
+            return [of_sites(party, Exact(), records=places) for party, places in pairs]
+        return [Access.of(party[0], Exact(), capacity=places) for party, places in pairs]
 
     def _parts(self, access: Access) -> tuple[Access, Access]:
         """Records to learn from and records to judge by. Which is which is a matter of their places alone."""
-        held_out = (np.arange(access.slots) % HELD_OUT == HELD_OUT - 1) & bool(self.plan.evaluation)
-        judged = jnp.asarray(held_out)[:, None]
+        places = np.arange(access.present.size).reshape(access.present.shape)
+        judged = jnp.asarray((places % HELD_OUT == HELD_OUT - 1) & bool(self.plan.evaluation))
         return replace(access, present=access.present & ~judged), replace(access, present=access.present & judged)
 
     def _through(self, kind: str, accesses: Sequence[Access]) -> list[Access]:
@@ -286,7 +357,12 @@ class Setup:
 
     def steps(self) -> list[Step]:
         """The schedule. Where sites are asynchronous, the larger ones are slower."""
-        return self.plan.steps_of([len(member.table.target) for member in self.members])
+        return self.plan.steps_of([len(party.table.target) for party in self.parties])
+
+    def messages(self, answers: int) -> int:
+        """How many messages of sites so many answers of parties are, in expectation where sites are sampled."""
+        each = len(self.members) * self.plan.participation if self.plan.is_pooled else 1
+        return round(answers * each)
 
     def bounds(self) -> Range:
         """Public bounds of all columns that are rescaled."""
@@ -322,17 +398,21 @@ class Setup:
         """The coordinator's is that of any site: they differ in what a site adds in noise."""
         plan = self.plan
         if plan.method == "vi":
-            solver = VI(plan.steps, _adagrad(plan.learning_rate), average=0.0)
+            adaptive = Adaptive(start=plan.clip) if plan.is_adaptive else None
+            solver = VI(plan.steps, _adagrad(plan.learning_rate), average=0.0, adaptive=adaptive)
             return PVI(self.model.prior, self.model, (solver,), damping=(plan.damping,))
-        link = LINKS[plan.link]
-        scale = plan.noise_scale if plan.link == "linear" else 1.0
-        units = (link.slope / scale, link.bend / scale**2)
-        curvature = mechanisms["curvature"]
-        solvers = (
-            NaturalStep(curvature, spread=False, units=units),
-            NaturalStep(None, units=units),
-            NaturalStep(curvature, units=units),
-        )
+        units, curvature = self._units(), mechanisms["curvature"]
+        if plan.unit == "site":
+            locals = NaturalStep(Exact(), spread=False), NaturalStep(None), NaturalStep(Exact())
+            through, clips = (curvature, None, curvature), "update" if plan.noise == "central" else "factor"
+            solvers = tuple(Whole(step, made, "centred", clips) for step, made in zip(locals, through, strict=True))
+            units = (1.0, 1.0)
+        else:
+            solvers = (
+                NaturalStep(curvature, spread=False, units=units),
+                NaturalStep(None, units=units),
+                NaturalStep(curvature, units=units),
+            )
         stages = plan.stages()
         kinds = tuple(0 if t == 0 else 2 if t in stages else 1 for t in range(plan.rounds))
         damping = tuple(2 / (t - max(stage for stage in stages if stage <= t) + 2) for t in range(plan.rounds))
@@ -342,7 +422,11 @@ class Setup:
             math.sqrt(sum(_deviation(made[name]) ** 2 for made in self.mechanisms)) * unit
             for name, unit in zip(("gradients", "curvature"), units, strict=True)
         )
-        return PVI(self.model.prior.full(), self.model, solvers, kinds, damping, Noise(gradient, bend, reach=REACH))
+        prior, noise = self.model.prior.full(), Noise(gradient, bend, reach=REACH)
+        if plan.unit == "site" and plan.noise == "central":
+            more = {"rounds": plan.rounds, "reset": plan.reset}
+            return Central(prior, self.model, solvers, kinds, damping, noise, **more)
+        return PVI(prior, self.model, solvers, kinds, damping, noise)
 
     def evaluation(self, found: Any, judged: Sequence[Access]) -> tuple[Evaluation, list[Access], float]:
         """The round that releases scores, and the deviation of the noise on their sum."""
@@ -384,7 +468,7 @@ def simulate(
     For research: it is priced by `Setup`, and private only if the key is. All sites must have the same capacity.
     """
     scaling_key, key = jax.random.split(key)
-    sites = len(setup.members)
+    sites = len(setup.parties)
     if setup.paid:
         algorithms, accesses = setup.scaling()
         state, _ = local.simulate(
@@ -396,7 +480,7 @@ def simulate(
     algorithms, accesses, _ = setup.inference(scaling)
     steps = setup.steps() if steps is None else steps
     _, states = local.simulate(algorithms[0], unledgered, key, local.stacked(accesses), steps, _kept)
-    made = np.cumsum([len(step.arrived) for step in steps])
+    made = np.cumsum([setup.messages(len(step.arrived)) for step in steps])
     rows = []
     for place in range(len(steps)) if scored is None else scored:
         found = _posterior(algorithms[0], states, place)
@@ -425,7 +509,7 @@ class _Run:
         self.seeded = insecure_seed is not None
         self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
         self.name = self._prepare_folder()
-        self.ledgers = [self._ledger(member) for member in setup.members]
+        self.ledgers = [self._ledger(party) for party in setup.parties]
         self.refusals: dict[str, str] = {}  # the last of each site
 
     # --- Folders --------------------------------------------------------------------------------------------------
@@ -445,34 +529,38 @@ class _Run:
                     raise ValueError(
                         f"out={self.folder} holds a study with another plan, whose budget is spent; take a new folder"
                     )
-            elif any(self.folder.glob("sites/*/ledger.sqlite")):
+            elif any([*self.folder.glob("sites/*/ledger.sqlite"), *self.folder.glob(f"{COORDINATOR}/ledger.sqlite")]):
                 raise ValueError(f"out={self.folder} holds ledgers and no study.json; take a new folder")
             else:
                 place.write_text(json.dumps({"plan": mark}) + "\n", encoding="utf-8")
-            for member in setup.members:
-                (self.folder / "sites" / member.name).mkdir(parents=True, exist_ok=True)
+            for party in setup.parties:
+                self._own(party).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"out={self.folder}: {error.strerror}; expected a folder that can be written to") from None
         return f"{setup.plan.name}-{mark[:12]}"
 
+    def _own(self, party: Member) -> Path:
+        """The folder of a party."""
+        return self.folder / party.name if self.setup.plan.is_pooled else self.folder / "sites" / party.name
+
     def _ledger(self, member: Member) -> Ledger | None:
         if math.isinf(member.epsilon):
             return None
-        path = member.ledger or self.folder / "sites" / member.name / "ledger.sqlite"
+        plan, path = self.setup.plan, member.ledger or self._own(member) / "ledger.sqlite"
         if member.ledger is not None or path.exists():
-            found, adjacency = Ledger.open(path), self.setup.plan.adjacency
-            if (found.unit, found.adjacency) != ("record", adjacency):
+            found = Ledger.open(path)
+            if (found.unit, found.adjacency) != (plan.unit, plan.adjacency):
                 raise ValueError(
-                    f"ledger={path} is for each {found.unit} under {found.adjacency}; expected each record "
-                    f"under {adjacency}, or another ledger"
+                    f"ledger={path} is for each {found.unit} under {found.adjacency}; expected each {plan.unit} "
+                    f"under {plan.adjacency}, or another ledger"
                 )
             return found
-        budget = {"epsilon": member.epsilon, "delta": member.delta, "adjacency": self.setup.plan.adjacency}
-        return Ledger.create(path, data_set=member.name, **budget)
+        budget: dict[str, Any] = {"epsilon": member.epsilon, "delta": member.delta}
+        return Ledger.create(path, data_set=member.name, unit=plan.unit, adjacency=plan.adjacency, **budget)
 
     def _spent(self) -> dict[str, float]:
         """ε that each site has spent, by its own ledger."""
-        pairs = zip(self.setup.members, self.ledgers, strict=True)
+        pairs = zip(self.setup.parties, self.ledgers, strict=True)
         return {member.name: math.inf if ledger is None else ledger.spent() for member, ledger in pairs}
 
     # --- Phases ---------------------------------------------------------------------------------------------------
@@ -487,11 +575,11 @@ class _Run:
     ) -> tuple[local.Progress, list[Site]]:
         """Run one phase, from where it was left. Its name in ledgers and keys, and its stores, are its own."""
         study, place = f"{self.name}/{phase}", self.folder / f"{phase}.progress"
-        folders = [self.folder / "sites" / member.name for member in self.setup.members]
+        folders = [self._own(party) for party in self.setup.parties]
         sites = [
             Site(member.name, study, algorithm, access, self.key, ledger, folder / f"{phase}.store")
             for member, ledger, folder, algorithm, access in zip(
-                self.setup.members, self.ledgers, folders, algorithms, accesses, strict=True
+                self.setup.parties, self.ledgers, folders, algorithms, accesses, strict=True
             )
         ]
 
@@ -503,12 +591,12 @@ class _Run:
         stored = place.read_bytes() if place.exists() else None
         progress = None if stored is None else local.Progress.from_bytes(stored, algorithms[0], len(sites))
         done = local.run(algorithms[0], sites, steps, study, progress=progress, observe=after)
-        self.refusals |= {self.setup.members[j].name: why for j, why in (done.missed | done.refused).items()}
+        self.refusals |= {self.setup.parties[j].name: why for j, why in (done.missed | done.refused).items()}
         return done, sites
 
     def whole(self) -> Federation:
         """All phases, each from where it was left."""
-        setup, everybody = self.setup, schedule.synchronous(len(self.setup.members), 1)
+        setup, everybody = self.setup, schedule.synchronous(len(self.setup.parties), 1)
         scaling = setup.public_scaling()
         if setup.paid:
             algorithms, accesses = setup.scaling()
@@ -520,7 +608,7 @@ class _Run:
             state, _ = local.settle(algorithms[0], now.state)
             row = {
                 "round": now.position,
-                "communications": now.communications,
+                "communications": setup.messages(now.communications),
                 "factor_gap": _gap(algorithms[0], state),
             }
             if self.test is not None:
@@ -545,31 +633,34 @@ class _Run:
                 "updates": site.updates,
                 "refused": self.refusals.get(member.name),
             }
-            for member, site, spent in zip(setup.members, sites, self._spent().values(), strict=True)
+            for member, site, spent in zip(setup.parties, sites, self._spent().values(), strict=True)
         ]
         tested = None if self.test is None else scores(posterior, self.test)
+        messages = setup.messages(done.communications)
         texts = {name: statement.text() for name, statement in statements.items()}
-        return Federation(posterior, rows, history.rows, done.communications, tested, released, texts)
+        return Federation(posterior, rows, history.rows, messages, tested, released, texts, len(setup.members))
 
     def _statements(self) -> dict[str, Statement]:
         """What each site is promised: the events of its ledger."""
         found, setup = {}, self.setup
         timing = ("How often a site answers follows from its number of records, which is then public.",)
         paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
-        for member, ledger, capacity in zip(setup.members, self.ledgers, setup.capacities, strict=True):
+        for member, ledger, capacity in zip(setup.parties, self.ledgers, setup.capacities, strict=True):
             entries = () if ledger is None else ledger.entries()
             counts = Counter(entry.event for entry in entries)
             event = NonPrivate() if ledger is None else compose(*(Repeated(e, n) for e, n in counts.items()))
             # Also what an earlier process did, before this one went on without a seed.
             seeded = self.seeded or any(entry.note == SEEDED for entry in entries)
+            places = f"at {member.name}, {capacity}, is public: that of the largest site of about its size."
+            if setup.plan.unit == "site":
+                places = f"of a site, {capacity}, is public: that of the largest one. So is the number of sites."
             notes = (
-                f"The number of places for records at {member.name}, {capacity}, is public: "
-                "that of the largest site of about its size.",
+                f"The number of places for records {places}",
                 "Ranges of numeric columns are public bounds; categories and classes are public.",
                 *(paid if setup.paid else ()),
                 *(timing if setup.plan.schedule == "asynchronous" else ()),
-                "No party is trusted with records or with noise: each site's messages are private by themselves.",
-                "All entries of the site's ledger are counted, also those of other studies.",
+                TRUSTED if setup.plan.is_pooled else UNTRUSTED,
+                "All entries of the ledger are counted, also those of other studies.",
             )
             found[member.name] = Statement.of(
                 event, member.delta, seeded=seeded, adjacency=setup.plan.adjacency, notes=notes
@@ -628,6 +719,13 @@ def _check(plan: Plan, members: Sequence[Member]) -> None:
         if table.groups is not None:
             raise ValueError(f"{member.name} has several records of a person; a study takes one record of each, so far")
         check_target(plan.link, table)
+    if plan.is_pooled:
+        if len({(member.epsilon, member.delta) for member in members}) > 1:
+            raise ValueError("sites have different budgets and one noise is added for all; give all the same")
+        if any(member.ledger is not None for member in members):
+            raise ValueError("a site has a ledger, and the coordinator's is the one that is charged; leave it out")
+    if plan.unit == "site" and any(len(member.table.target) == 0 for member in members):
+        raise ValueError("a site has no records, and is the unit of privacy; leave it out")
     private = [math.isfinite(member.epsilon) for member in members]
     if any(private) and not all(private):
         raise ValueError("some sites have an infinite epsilon and others not; give all a budget, or none")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tacit
-from tacit.privacy.clipping import Dense, Linear, Outer, per_record
+from tacit.privacy.clipping import Dense, Limit, Linear, Outer, per_record
 from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.noise import SCALE, Lattice, lattice_gaussian
@@ -62,6 +62,59 @@ def test_one_record_moves_the_release_by_at_most_the_clip(contribution, mechanis
     # The released float is an integer times the spacing: its own rounding is post-processing, allowed for here.
     slack = 1e-6 * (np.abs(a).max() + np.abs(b).max())
     assert np.linalg.norm(a - b) <= clip / rate * (1 + 1e-5) + slack
+
+
+_within = jax.jit(lambda key, access, contribution, limit: access._release(key, contribution, limit), static_argnums=2)
+
+
+@pytest.mark.parametrize("contribution", [linear, dense])
+@settings(max_examples=25)
+@given(
+    x=hnp.arrays(np.float32, (8, DIMENSION), elements=any_float),
+    y=hnp.arrays(np.float32, (8,), elements=any_float),
+    place=st.integers(0, 7),
+    norm=any_float,
+)
+def test_one_record_moves_a_release_within_a_limit_by_at_most_the_clip_whatever_the_limit(
+    contribution, x, y, place, norm
+):
+    """The vector and the count by which the limit is moved, together, before either is brought back to its units."""
+    mechanism, key = MECHANISMS[1], tacit.insecure_key(11)
+    access = Access.of((x, y), mechanism)
+    without = Access(access.records, access.present.at[place].set(False), mechanism)
+    limit = Limit(jnp.float32(norm), jnp.float32(0.1))
+    a, b = (
+        np.concatenate([np.ravel(leaf).astype(np.float64) for leaf in jax.tree.leaves(found.value)])
+        for found in (_within(key, data, contribution, limit) for data in (access, without))
+    )
+    assert np.all(np.isfinite(a))
+    slack = 1e-6 * (np.abs(a).max() + np.abs(b).max())
+    assert np.linalg.norm(a - b) <= mechanism.clips[0] / mechanism.sampling_rates[0] * (1 + 1e-5) + slack
+
+
+def test_a_sum_within_a_limit_is_clipped_there_and_tells_how_many_were_within():
+    x = np.array([[3.0, 0, 0], [0.5, 0, 0], [0, 0.25, 0], [np.nan, 0, 0]], np.float32)
+    y = np.ones(4, np.float32)
+    limit = Limit(jnp.float32(1.0), 0.25)
+    access = Access.of((x, y), SubsampledGaussian(7.0, 1e-2))
+    release = access.sum_within(tacit.insecure_key(0), linear, limit)
+    total, share = release.value
+    np.testing.assert_allclose(total, [1.5, 0.25, 0.0], atol=0.06)
+    # Two within, one not; the record that is not a number and places without a record count as half.
+    assert float(share) == pytest.approx((2 + 0.5) / 4, abs=0.03)
+    assert release.event == Gaussian(1e-2, coordinates=4)
+    exact, share = Access.of((x[:3], y[:3]), Exact()).sum_within(tacit.insecure_key(0), linear, limit).value
+    np.testing.assert_allclose(exact, [3.5, 0.25, 0.0], rtol=1e-5)
+    assert float(share) == pytest.approx(2 / 3)
+
+
+def test_all_the_records_of_a_person_are_within_a_limit_together_or_not():
+    x, y = np.tile(np.array([[0.6, 0, 0]], np.float32), (4, 1)), np.ones(4, np.float32)
+    limit = Limit(jnp.float32(1.0), 0.25)
+    access = Access.of((x, y), SubsampledGaussian(1.0, 1e-2), groups=[0, 0, 1, 2], most_records=2)
+    total, share = access.sum_within(tacit.insecure_key(0), linear, limit).value
+    np.testing.assert_allclose(total, [1.0 + 1.2, 0.0, 0.0], atol=0.06)
+    assert float(share) == pytest.approx(2 / 3, abs=0.03)
 
 
 @settings(max_examples=25)

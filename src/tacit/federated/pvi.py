@@ -57,10 +57,11 @@ class Noise:
 @register()
 @dataclass(frozen=True)
 class SiteState:
-    """A site's factor in q, and how many updates it has made."""
+    """A site's factor in q, how many updates it has made, and what its solvers remember, which is made of releases."""
 
     factor: Tree
     count: Array
+    memory: Tree = ()
 
 
 @register()
@@ -132,7 +133,9 @@ class PVI:
         return replace(state, arrived=jnp.int32(0)), state.q
 
     def site_init(self) -> SiteState:
-        return SiteState(power(self.prior, 0.0), jnp.int32(0))
+        target = Target(self.prior, self.prior, self.likelihood, corrects_prior=False)
+        found = (getattr(solver, "memory", None) for solver in self.solvers)
+        return SiteState(power(self.prior, 0.0), jnp.int32(0), tuple(make(target) if make else () for make in found))
 
     def kind(self, count: int) -> int:
         return self.kinds[min(count, len(self.kinds) - 1)]
@@ -140,11 +143,15 @@ class PVI:
     def site_step(self, key: Array, state: SiteState, content: Tree, access: Access, kind: int) -> Released[SiteState]:
         target = Target(quotient(content, state.factor), content, self.likelihood, corrects_prior=False)
 
-        def refine(new: Tree) -> SiteState:
+        def refine(new: Tree, own: Tree = ()) -> SiteState:
             change = power(quotient(new, content), self._damping(state.count))
-            return SiteState(product(state.factor, change), state.count + 1)
+            memory = (*state.memory[:kind], own, *state.memory[kind + 1 :])
+            return SiteState(product(state.factor, change), state.count + 1, memory)
 
-        return self.solvers[kind](key, target, access).map(refine)
+        solver = self.solvers[kind]
+        if not hasattr(solver, "resume"):
+            return solver(key, target, access).map(refine)
+        return solver.resume(key, target, access, state.memory[kind]).map(lambda found: refine(*found))  # type: ignore[attr-defined]
 
     def answer(self, state: SiteState) -> Tree:
         return state.factor

@@ -1,206 +1,266 @@
 """Data-set level: the unit of privacy is a site, with all it has.
 
-A unit of the `Access` here is a whole site (`of_sites`), and what it contributes is its update: how its local solver
-would change q. That one vector is clipped, added up and noised, so one site more or less moves a sum by at most the
-clip, whatever its records and however many. Local solvers run inside of a contribution and without noise; nothing of
-them leaves but the clipped update.
+A unit of the `Access` here is a whole site (`of_sites`), and what it contributes is what its local solver makes of q:
+its new factor, or how that differs from the old one. That is clipped, added up and noised, so one site more or less
+moves a sum by at most the clip, whatever its records and however many. Local solvers run inside of a contribution and
+without noise; nothing of them leaves but that one vector, clipped.
 
-`Whole` is a solver of one site: its message is private by itself (Liu 3.8), and `PVI` keeps what was sent as factor.
-`Tied` is for a coordinator that is trusted with the noise: one noise for all sites. Its factors are tied to the public
-average, t = (q/p)^(1/M), every `reset` rounds; between, a site's factor follows from its own data and the posteriors
-that were released, so it is computed anew each time and no state is kept anywhere (docs/errata.md, 3 and 4).
+`Whole` is that release as a solver for `PVI`. What it means depends on whose access it is given:
 
-| reset | what it is                                    | noise in q, in natural parameters, unclipped     |
-|-------|-----------------------------------------------|--------------------------------------------------|
-| 1     | tied factors                                  | stationary: variance at most ασ²C²/(2 - α)       |
-| k     | Liu's algorithm 4 with his remedy (3.18)      | walks for k rounds at a time                     |
-| None  | Liu's algorithm 4                             | a random walk: α²σ²C² more with every round      |
+| in `PVI` over       | is                                                   | noise in q, natural, unclipped    |
+|---------------------|------------------------------------------------------|-----------------------------------|
+| M sites             | per-site noise: messages private by themselves (3.8) | √M times that of tied factors     |
+| one party for all   | tied factors: a trusted coordinator adds one noise   | stationary: variance ασ²C²/(2-α)  |
+| it, `Central`, k    | Liu's algorithm 4 with his remedy (3.18)             | walks for k rounds at a time      |
+| it, `Central`, None | Liu's algorithm 4                                    | walks on: α²σ²C² more every round |
+
+With tied factors a site's is the public average, t = (Π of all factors)^(1/M), so it keeps nothing and may appear only
+once. `Central` ties them every `reset` rounds; between, a site's factor follows from its own data and the posteriors
+that were released. It is computed anew each time: no state but released numbers is kept (docs/errata.md, 3 and 4).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tacit.families import FullGaussian, power, product, project, quotient, register
+from tacit.families import FullGaussian, power, product, quotient, register
+from tacit.federated.pvi import PVI
 from tacit.privacy.clipping import clip_weights, per_record
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
-from tacit.privacy.released import Level, Released, repeat
+from tacit.privacy.randomness import insecure_key
+from tacit.privacy.released import Released
 from tacit.solvers.base import Target
 
 Tree = Any
+Mechanism = SubsampledGaussian | Exact
+Norm = Literal["natural", "centred", "preconditioned"]
 
 
 def of_sites(
-    sites: Sequence[Tree],
-    mechanism: SubsampledGaussian | Exact,
-    *,
-    records: int | None = None,
-    capacity: int | None = None,
+    sites: Sequence[Tree], mechanism: Mechanism, *, records: int | None = None, capacity: int | None = None
 ) -> Access:
-    """An access whose units are sites. Each site: a tree of arrays with its records in front.
+    """An access whose units are sites. Each site: a tree of arrays with its records in front, of at least one.
 
     records: the public most records of a site that are used, the first ones; those of the largest by default, which is
     then public. capacity: the public number of places for sites.
     """
     sizes = [len(jax.tree.leaves(site)[0]) for site in sites]
-    most = max(sizes, default=1) if records is None else records
+    if not sizes or min(sizes) < 1:
+        raise ValueError("no sites, or one without records; expected at least one site, and one record of each")
+    most = max(sizes) if records is None else records
     if most < 1:
         raise ValueError(f"records={records}; expected a public whole number of at least 1")
-
-    def padded(leaf: Any) -> np.ndarray:
-        array = np.asarray(leaf)[:most]
-        return np.concatenate([array, np.zeros((most - len(array), *array.shape[1:]), array.dtype)])
-
-    filled = [np.arange(most) < size for size in sizes]
-    whole = [(jax.tree.map(padded, site), there) for site, there in zip(sites, filled, strict=True)]
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *whole)
-    return Access.of((stacked, np.arange(len(sites), dtype=np.int32)), mechanism, unit="site", capacity=capacity)
+    together = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *sites)
+    groups = np.repeat(np.arange(len(sites)), sizes)
+    return Access.of(together, mechanism, groups=groups, most_records=most, unit="site", capacity=capacity)
 
 
 # --- One site's update, in units that compare ---------------------------------------------------------------------
 
 
-def _update(solver: Any, likelihood: Any, key: Array, q: Any, factor: Any, site: Tree) -> Any:
+def _update(solver: Any, likelihood: Any, q: Any, factor: Any, site: Tree) -> Any:
     """How a site would change q, without noise: its new posterior divided by q. For a contribution alone."""
     (records, filled), number = site
     inner = Access(jax.tree.map(lambda leaf: leaf[:, None], records), filled[:, None], Exact())
     target = Target(quotient(q, factor), q, likelihood, corrects_prior=False)
-    # A key for each site, since releases in one program must not share theirs; there is no noise in them.
-    release = solver(jax.random.fold_in(key, number), target, inner)
+    # Draws of a local solver are in no noise, and may be public: the same ones lead to the same factor again. A key for
+    # each site, since releases in one program must not share theirs.
+    release = solver(jax.random.fold_in(insecure_key(0), number), target, inner)
     return quotient(release.value, q)
 
 
-def to_units(change: Any, q: Any, is_preconditioned: bool) -> dict[str, Array]:
+def to_units(change: Any, q: Any, norm: Norm) -> dict[str, Array]:
     """A change of natural parameters as what is clipped; linear in the change, and public but for it.
 
-    Raw natural parameters have wildly different scales. Preconditioned, the change is seen from where q is: the pull
-    g = Δ(Λμ) - ΔΛ m in units of q's standard deviation, L⁻¹g, and the relative change of precision L⁻¹ ΔΛ L⁻ᵀ/√2, where
-    Λ = LLᵀ: the length of a step as q's Fisher information measures it.
+    natural: as they are, whose scales differ wildly. centred: the pull g = Δ(Λμ) - ΔΛ m, as it is felt where q is.
+    preconditioned: that in units of q's standard deviation, L⁻¹g, and the relative change of precision L⁻¹ ΔΛ L⁻ᵀ/√2,
+    where Λ = LLᵀ: the length of a step as q's Fisher information measures it.
     """
-    if not is_preconditioned:
+    is_full = isinstance(q, FullGaussian)
+    if norm == "natural":
         return {"pull": change.precision_mean, "bend": change.precision}
-    if isinstance(q, FullGaussian):
-        root = jnp.linalg.cholesky(q.precision)
-        solve = partial(jax.scipy.linalg.solve_triangular, root, lower=True)
-        pull = solve(change.precision_mean - change.precision @ q.mean)
-        return {"pull": pull, "bend": solve(solve(change.precision).T) / math.sqrt(2)}
-    pull = (change.precision_mean - change.precision * q.mean) / jnp.sqrt(q.precision)
-    return {"pull": pull, "bend": change.precision / (math.sqrt(2) * q.precision)}
+    pull = change.precision_mean - (change.precision @ q.mean if is_full else change.precision * q.mean)
+    if norm == "centred":
+        return {"pull": pull, "bend": change.precision}
+    if is_full:
+        solve = partial(jax.scipy.linalg.solve_triangular, jnp.linalg.cholesky(q.precision), lower=True)
+        return {"pull": solve(pull), "bend": solve(solve(change.precision).T) / math.sqrt(2)}
+    return {"pull": pull / jnp.sqrt(q.precision), "bend": change.precision / (math.sqrt(2) * q.precision)}
 
 
-def from_units(units: dict[str, Array], q: Any, is_preconditioned: bool) -> Any:
-    """The change that `to_units` took apart; its precision is made symmetric, as noise is not."""
-    bend, pull = units["bend"], units["pull"]
-    if bend.ndim == 2:
+def from_units(units: dict[str, Array], q: Any, norm: Norm) -> Any:
+    """The change that `to_units` took apart, of its pull alone where there is no bend.
+
+    Its precision is made symmetric, as noise is not.
+    """
+    pull, bend = units["pull"], units.get("bend")
+    is_full = isinstance(q, FullGaussian)
+    root = jnp.linalg.cholesky(q.precision) if is_full else jnp.sqrt(q.precision)
+    if norm == "preconditioned":
+        pull = root @ pull if is_full else root * pull
+    if bend is None:
+        return replace(q, precision_mean=pull, precision=jnp.zeros_like(q.precision))
+    if is_full:
         bend = (bend + bend.T) / 2
-    if not is_preconditioned:
-        return replace(q, precision_mean=pull, precision=bend)
-    if isinstance(q, FullGaussian):
-        root = jnp.linalg.cholesky(q.precision)
-        precision = math.sqrt(2) * root @ bend @ root.T
-        return FullGaussian(root @ pull + precision @ q.mean, precision)
-    precision = math.sqrt(2) * q.precision * bend
-    return replace(q, precision_mean=jnp.sqrt(q.precision) * pull + precision * q.mean, precision=precision)
+    if norm == "preconditioned":
+        bend = math.sqrt(2) * (root @ bend @ root.T if is_full else q.precision * bend)
+    if norm != "natural":
+        pull = pull + (bend @ q.mean if is_full else bend * q.mean)
+    return replace(q, precision_mean=pull, precision=bend)
 
 
-@register("solver", "is_preconditioned")
+@register("solver", "curvature", "norm", "clips")
 @dataclass(frozen=True)
 class Whole:
-    """A solver for a site that is the unit of privacy: `solver`'s update, clipped and noised as one vector.
+    """A solver whose units are sites: the sum of `solver`'s updates, each clipped, with noise. For `PVI`.
 
-    For `PVI`, whose damping applies: Δ = α(clip(Δη) + σC z) of Liu's (3.8). The access has one slot, the site.
+    PVI's damping applies: Δ = α(Σ clip(η_m) + σC z - η) with η the factor that is refined, the product of all units',
+    in which each has the same share η/M. clips="factor" is that. clips="update" is Σ clip(η_m - η/M) + σC z, as Liu has
+    it: smaller contributions, but η/M holds the noise of earlier rounds, and where that is above the clip, nothing
+    pushes back any more.
+
+    curvature: through which mechanism precisions are released. "joint": the access's, as one vector with the rest; a
+    mechanism: in a sum of their own; None: not at all, for updates between, which leave the precision as it is.
+
+    Guarantee: add-remove of a site moves each sum by at most its clip, and replace-one by twice that. Given q and the
+    product of factors, which are released, an update is a function of its own site's records alone.
     """
 
     solver: Any
-    is_preconditioned: bool = True
-
-    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
-        q, factor = target.start, quotient(target.start, target.cavity)
-        update_key, key = jax.random.split(key)
-
-        def contribution(site: Tree) -> dict[str, Array]:
-            change = _update(self.solver, target.likelihood, update_key, q, factor, site)
-            return to_units(change, q, self.is_preconditioned)
-
-        release = access.sum(key, per_record(contribution))
-        return release.map(lambda total: product(q, from_units(total, q, self.is_preconditioned)))
-
-
-@register("solver", "reset", "is_preconditioned")
-@dataclass(frozen=True)
-class Tied:
-    """Inference over sites that a trusted coordinator adds up: `tied(key, rounds, access)` to all its posteriors.
-
-        q ← q · exp(α (Σ clip(Δη_m) + σC z)),   Δη_m = solver(q / t_m) - q
-
-    damping is α. reset: after how many rounds factors are tied to the public average again; 1 is always, None never.
-    Sites may be sampled (`SubsampledGaussian.sampling_rate`) if they are tied in every round: a site that appears once
-    then serves as well as another.
-
-    Guarantee: each round is one release of a sum over sites; add-remove of a site moves it by at most the clip, and
-    replace-one by twice that. The posteriors that come out are all of it, so the price is that of `rounds` releases.
-    """
-
-    prior: Any
-    likelihood: Any
-    solver: Any
-    damping: float | Array = 1.0
-    reset: int | None = 1
-    is_preconditioned: bool = True
+    curvature: Mechanism | Literal["joint"] | None = "joint"
+    norm: Norm = "preconditioned"
+    clips: Literal["factor", "update"] = "factor"
 
     def __post_init__(self) -> None:
-        if self.reset is not None and isinstance(self.reset, int) and self.reset < 1:
+        if self.norm == "natural" and self.curvature != "joint":
+            raise ValueError("norm='natural' without the bend in the same sum; use norm='centred'")
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        q = target.start
+        whole = quotient(q, target.cavity)
+        tied = power(whole, 1 / access.slots)
+        found = self.release(key, q, access, lambda site: self.update(target.likelihood, q, tied, site))
+        if self.clips == "update":
+            return found
+        known = to_units(whole, q, self.norm)
+        if self.curvature is None:
+            known = {"pull": known["pull"]}
+        return found.map(lambda new: quotient(new, from_units(known, q, self.norm)))
+
+    def update(self, likelihood: Any, q: Any, factor: Any, site: Tree) -> tuple[Tree, ...]:
+        """What a site contributes, without noise and clip, a part for each sum. For a contribution alone."""
+        change = _update(self.solver, likelihood, q, factor, site)
+        units = to_units(change if self.clips == "update" else product(change, factor), q, self.norm)
+        if self.curvature == "joint":
+            return (units,)
+        pull = {"pull": units["pull"]}
+        return (pull,) if self.curvature is None else (pull, {"bend": units["bend"]})
+
+    def release(self, key: Array, q: Any, access: Access, update: Callable[[Tree], tuple[Tree, ...]]) -> Released[Any]:
+        """q times the sum of what all sites contribute, possibly improper."""
+        sites, (first, second) = access.whole(), jax.random.split(key)
+        found = sites.sum(first, per_record(lambda site: update(site)[0]))
+        if isinstance(self.curvature, SubsampledGaussian | Exact):
+            bend = sites.through(self.curvature).sum(second, per_record(lambda site: update(site)[1]))
+            found = found.join(bend).map(lambda parts: parts[0] | parts[1])
+        return found.map(lambda total: product(q, from_units(total, q, self.norm)))
+
+    def clipped(self, access: Access, q: Any, parts: tuple[Tree, ...]) -> Any:
+        """A site's update as it enters the sums, as a change of q. For a contribution alone."""
+        through: tuple[Any, ...] = (access.mechanism, self.curvature)
+        found: dict[str, Array] = {}
+        for part, mechanism in zip(parts, through, strict=False):
+            length = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in part.values()))
+            weight = clip_weights(length, math.inf if isinstance(mechanism, Exact) else mechanism.clips[0])
+            found |= {name: jnp.where(weight > 0, weight * leaf, 0) for name, leaf in part.items()}
+        return from_units(found, q, self.norm)
+
+
+# --- Liu's algorithm 4 -------------------------------------------------------------------------------------------
+
+
+@register()
+@dataclass(frozen=True)
+class CentralState:
+    """The product of all factors, the number of rounds, and of each round before: q and that product. All released."""
+
+    factor: Any
+    count: Array
+    posteriors: Any
+    factors: Any
+
+
+@register("solvers", "kinds", "damping", "prior_steps", "rounds", "reset")
+@dataclass(frozen=True)
+class Central(PVI):
+    """`PVI` of one party for all sites, in which each site refines a factor of its own that never sees the noise.
+
+    rounds: the most there will be. reset: after how many rounds factors are tied to the public average again; None is
+    never. Solvers are `Whole(..., clips="update")`. Sites may not be sampled: they would not know what they missed.
+    """
+
+    rounds: int = 1
+    reset: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(isinstance(solver, Whole) and solver.clips == "update" for solver in self.solvers):
+            raise ValueError("a site's own factor is known to it alone here; use solvers Whole(..., clips='update')")
+        if self.reset is not None and self.reset < 1:
             raise ValueError(f"reset={self.reset}; expected a whole number of at least 1, or None for never")
 
-    def __call__(self, key: Array, rounds: int, access: Access) -> Released[Any]:
-        """The posteriors, with the rounds in front: the prior first, then one after each round."""
-        if self.reset != 1 and any(rate < 1 for rate in access.mechanism.sampling_rates):
-            raise ValueError(f"reset={self.reset} with sampled sites, who would not know what they missed; use reset=1")
-        update_key, key = jax.random.split(key)
-        path = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (rounds + 1, *leaf.shape)), self.prior)
+    def site_init(self) -> CentralState:  # type: ignore[override]
+        plain = super().site_init()
+        paths = (
+            jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.rounds, *leaf.shape)), part)
+            for part in (self.prior, plain.factor)
+        )
+        return CentralState(plain.factor, plain.count, *paths)
 
-        def step(key: Array, level: Level, state: tuple[Any, Array]) -> Released[tuple[Any, Array]]:
-            path, t = state
-            q = _at(path, t)
+    def site_step(  # type: ignore[override]
+        self, key: Array, state: CentralState, content: Tree, access: Access, kind: int
+    ) -> Released[CentralState]:
+        if any(rate < 1 for rate in access.mechanism.sampling_rates):
+            raise ValueError("sites that are sampled would not know what they missed; use tied factors")
+        count, solver = state.count, self.solvers[kind]
+        assert isinstance(solver, Whole)
+        pairs = ((state.posteriors, content), (state.factors, state.factor))
+        posteriors, factors = (jax.tree.map(lambda all, now: all.at[count].set(now), *pair) for pair in pairs)
 
-            def contribution(site: Tree) -> dict[str, Array]:
-                factor = self._factor(update_key, path, t, access, site)
-                change = _update(self.solver, self.likelihood, update_key, q, factor, site)
-                return to_units(change, q, self.is_preconditioned)
+        def update(site: Tree) -> tuple[Tree, ...]:
+            factor = self._factor(posteriors, factors, count, access, site)
+            return solver.update(self.likelihood, content, factor, site)
 
-            def move(total: dict[str, Array]) -> tuple[Any, Array]:
-                change = power(from_units(total, q, self.is_preconditioned), self.damping)
-                new = project(product(q, change), self.prior)  # noise may take it below what is known without data
-                kept = jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new, old), new, q)
-                return jax.tree.map(lambda all, leaf: all.at[t + 1].set(leaf), path, kept), t + 1
+        def refine(new: Tree) -> CentralState:
+            change = power(quotient(new, content), self._damping(count))
+            return CentralState(product(state.factor, change), count + 1, posteriors, factors)
 
-            return access.at(level).sum(key, per_record(contribution)).map(move)
+        return solver.release(key, content, access, update).map(refine)
 
-        return repeat(key, rounds, step, (path, jnp.int32(0))).map(lambda state: state[0])
-
-    def _factor(self, key: Array, path: Any, t: Array, access: Access, site: Tree) -> Any:
-        """The site's factor, from released posteriors and its own data: tied, and then as it would have refined it."""
-        begin = jnp.int32(0) if self.reset is None else t - t % self.reset
-        tied = power(quotient(_at(path, begin), self.prior), 1 / access.slots)
-        if self.reset == 1:
-            return tied
-        mechanism = access.mechanism
-        clip = math.inf if isinstance(mechanism, Exact) else mechanism.clips[0]
+    def _factor(self, posteriors: Any, factors: Any, count: Array, access: Access, site: Tree) -> Any:
+        """The site's factor, from released numbers and its own data: tied once, then as it would have refined it."""
+        begin = jnp.int32(0) if self.reset is None else count - count % self.reset
+        tied = power(_at(factors, begin), 1 / access.slots)
+        kinds = jnp.asarray(self.kinds, jnp.int32)
 
         def refine(s: Array, factor: Any) -> Any:
-            q = _at(path, s)
-            change = _update(self.solver, self.likelihood, key, q, factor, site)
-            length = jnp.sqrt(sum(jnp.sum(part**2) for part in to_units(change, q, self.is_preconditioned).values()))
-            return product(factor, power(change, self.damping * clip_weights(length, clip)))
+            q = _at(posteriors, s)
 
-        return lax.fori_loop(begin, t, refine, tied)
+            def by(solver: Any, factor: Any) -> Any:
+                return solver.clipped(access, q, solver.update(self.likelihood, q, factor, site))
+
+            kind = kinds[jnp.minimum(s, len(self.kinds) - 1)]
+            change = lax.switch(kind, [partial(by, solver) for solver in self.solvers], factor)
+            return product(factor, power(change, self._damping(s)))
+
+        return lax.fori_loop(begin, count, refine, tied)
 
 
 def _at(path: Any, t: Array) -> Any:

@@ -32,9 +32,9 @@ from jax import Array
 from scipy import optimize, special, stats
 
 from tacit.privacy import accounting
-from tacit.privacy.clipping import Contributions, Dense, Linear, Outer, clip_weights
+from tacit.privacy.clipping import Contributions, Dense, Limit, Linear, Outer, clip_weights
 from tacit.privacy.events import Event, Gaussian, check_number
-from tacit.privacy.mechanism import Access, SubsampledGaussian, grouped
+from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key
 from tacit.privacy.released import Released, price
 
@@ -94,7 +94,15 @@ class Canaried(Access):
     def map(self, function: Callable[[Tree], Tree]) -> "Canaried":
         return replace(self, records=(jax.vmap(jax.vmap(function))(self.records[0]), self.records[1]))
 
-    def sum(self, key: Array, contribution: Callable[[Tree], Contributions]) -> Released[Tree]:
+    def whole(self) -> "Canaried":
+        records, numbers = self.records
+        # A canary's records are its records, whether it is there or not.
+        all = replace(self, records=records, present=self.present | (numbers > 0))
+        present = jnp.any(self.present, axis=1, keepdims=True)
+        marks = jnp.max(numbers, axis=1, keepdims=True)
+        return replace(self, records=(Access.whole(all).records, marks), present=present)
+
+    def _release(self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit | None) -> Released[Any]:
         """The release, with the canaries' scores in its trace."""
 
         def marked(batch: Tree) -> Contributions:
@@ -102,7 +110,7 @@ class Canaried(Access):
             found = contribution(records)
             return _point(found, numbers, self.canaries) if self.is_worst else found
 
-        release = super().sum(key, marked)
+        release = super()._release(key, marked, limit)
         if not isinstance(self.mechanism, SubsampledGaussian):  # there is nothing to tell from noise
             return release
         level = self._level()
@@ -111,8 +119,8 @@ class Canaried(Access):
             for values in (self.mechanism.clips, self.mechanism.noise_multipliers, self.mechanism.sampling_rates)
         )
 
-        def clipped(records: Tree, present: Array, kept: Array) -> tuple[Contributions, Array]:
-            batch = grouped(marked, records, present)
+        def clipped(records: Tree, present: Array, kept: Array) -> tuple[Any, Array]:
+            batch = self._units(marked, records, present, limit)
             return batch, jnp.where(kept, clip_weights(batch.norms(), clip), 0)
 
         # What all others contribute is known to the attacker, and so is who of them was sampled.

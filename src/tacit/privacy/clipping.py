@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 
 Tree = Any
+MOST_BOUND = 1e12  # of a released clip; its inverse is the least
+LEAST_SHARE = 1e-6
 
 
 def _square_norms(tree: Tree) -> Array:
@@ -236,6 +238,94 @@ class Outer:
             return Outer(kept, jnp.where(present, self.features, 0))
         first = self.coefficients[:, None] * self.features
         return Dense(first[:, :, None] * self.features[:, None, :]).group(present)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Limit:
+    """A clip that is a released number, and what part of each contribution tells how many are within it.
+
+    norm: to which contributions are clipped. share: of the squared length that a unit may move a sum by, the
+    part that is spent on saying whether it was within.
+    """
+
+    norm: Array
+    share: float | Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Limited:
+    """Contributions clipped to a released norm, and beside each ±1 for whether it was within: one vector of length C.
+
+        (√(1 - s) · C · clip(v_i, b) / b,   √s · C · (±1))
+
+    Its norm is at most C = `radius`, the mechanism's clip, whatever b: so b may be moved with every release, and the
+    noised count by which it is moved is part of the release that it is for. units: which units exist; others are 0.
+    clips: whether anything is clipped, which without privacy it is not.
+    """
+
+    inner: Any
+    limit: Limit
+    radius: Array
+    units: Array
+    clips: Array
+
+    @classmethod
+    def of(cls, inner: Any, limit: Limit, radius: Array, units: Array, clips: bool) -> "Limited":
+        """A limit that is not a number of ordinary size is brought there, so that no weight overflows."""
+        value = jnp.asarray(limit.norm, jnp.result_type(float))
+        value = jnp.clip(jnp.where(jnp.isnan(value), 1, value), 1 / MOST_BOUND, MOST_BOUND)
+        share = jnp.clip(jnp.asarray(limit.share, value.dtype), LEAST_SHARE, 1 - LEAST_SHARE)
+        return cls(inner, Limit(value, share), jnp.asarray(radius, value.dtype), units, jnp.asarray(clips))
+
+    def _scale(self) -> Array:
+        return self.radius * jnp.sqrt(1 - self.limit.share) / self.limit.norm
+
+    def norms(self) -> Array:
+        """Not a number, where a contribution is none; then nothing of it counts."""
+        norms = self.inner.norms()
+        kept = jnp.where(self.clips, jnp.minimum(norms, self.limit.norm), norms)
+        return jnp.where(self.units, jnp.hypot(self._scale() * kept, self.radius * jnp.sqrt(self.limit.share)), 0)
+
+    def _weights(self, weights: Array) -> tuple[Array, Array]:
+        """Of contributions and of the count. A factor that lost digits to underflow would pass the clip: it is 0."""
+        norms = self.inner.norms()
+        clipped = jnp.where(self.clips, clip_weights(norms, self.limit.norm), 1)
+        factor = weights * clipped * self._scale()
+        factor = jnp.where(self.units & (factor >= jnp.finfo(factor.dtype).tiny), factor, 0)
+        side = jnp.where(norms <= self.limit.norm, 1, -1).astype(factor.dtype)
+        count = jnp.where(self.units, side * (weights * self.radius * jnp.sqrt(self.limit.share)), 0)
+        return factor, count
+
+    def weighted_sum(self, weights: Array) -> Tree:
+        factor, count = self._weights(weights)
+        return self.inner.weighted_sum(factor), jnp.sum(count)
+
+    def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Tree, Tree]:
+        factor, count = self._weights(weights)
+        high, low = self.inner.rounded_sum(factor, spacing, limb_bits)
+        more_high, more_low = integer_sum(count / spacing, limb_bits)
+        return (high, more_high), (low, more_low)
+
+    def back(self, total: Tree, places: int) -> Tree:
+        """Σ clip(v_i, b) in its own units, and the share of `places` within b, where an empty one counts as half."""
+        vector, count = total
+        share = 0.5 + 0.5 * count / (places * self.radius * jnp.sqrt(self.limit.share))
+        return jax.tree.map(lambda leaf: leaf / self._scale().astype(leaf.dtype), vector), share
+
+
+def rescaled(batch: Any, scales: Tree) -> Any:
+    """Contributions divided by a public (or released) scale in each coordinate."""
+    if isinstance(batch, Outer):
+        raise ValueError("scales of coordinates are for Dense and Linear contributions, not Outer; leave them out")
+
+    def divide(leaf: Array, scale: Array) -> Array:
+        return leaf / scale.astype(leaf.dtype)
+
+    if isinstance(batch, Linear):
+        return Linear(batch.coefficients, jax.tree.map(divide, batch.features, scales))
+    return Dense(jax.tree.map(divide, batch.tree, scales))
 
 
 def integer_sum(scaled: Array, limb_bits: int) -> tuple[Array, Array]:

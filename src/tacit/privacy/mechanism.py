@@ -24,7 +24,7 @@ import numpy as np
 from jax import Array, lax
 
 from tacit.privacy import events
-from tacit.privacy.clipping import Contributions, checked, clip_weights, rounding_margin
+from tacit.privacy.clipping import Contributions, Limit, Limited, checked, clip_weights, rounding_margin
 from tacit.privacy.noise import Lattice
 from tacit.privacy.randomness import is_secure, is_tracing, witness
 from tacit.privacy.released import Level, Released
@@ -125,7 +125,7 @@ class SubsampledGaussian:
     def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
         """What `add_up` made of all units, with noise."""
         high, low = sums
-        return self._lattice(coordinates, units).add_noise(key, high, low, level)
+        return self._lattice(coordinates, units).add_noise(_own_key(key, sums), high, low, level)
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,12 @@ class Access:
         """
         return replace(self, records=jax.vmap(jax.vmap(function))(self.records))
 
+    def whole(self) -> "Access":
+        """Each unit as one record, ((its records, which of them exist), its place), for what is no sum over records."""
+        places = jnp.arange(self.slots, dtype=jnp.int32)[:, None]
+        records, filled = jax.tree.map(lambda leaf: leaf[:, None], (self.records, self.present))
+        return replace(self, records=((records, filled), places), present=jnp.any(self.present, axis=1, keepdims=True))
+
     def sum(self, key: Array, contribution: Callable[[Tree], Contributions]) -> Released[Tree]:
         """The sum of `contribution` over all units, estimated and priced.
 
@@ -264,12 +270,26 @@ class Access:
         The sampled sum is scaled by the public 1 / sampling rate, so its mean is the clipped sum over all units; no
         batch size and no number of records enters. Without units the answer is noise alone.
         """
+        return self._release(key, contribution, None)
+
+    def sum_within(
+        self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit
+    ) -> Released[tuple[Tree, Array]]:
+        """`sum` with contributions clipped to a released norm in place of the mechanism's clip, at the same price.
+
+        Beside it: the noised share of places whose contribution is within it, by which it may be moved
+        (`clipping.Limited`). A place without a unit counts as half.
+        """
+        inside = self._within((), jnp.ones(self.slots, bool), limit)
+        return self._release(key, contribution, limit).map(lambda total: inside.back(total, self.slots))
+
+    def _release(self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit | None) -> Released[Any]:
         level = self._level()
         sampling_key, noise_key = jax.random.split(key)
         records, present, chosen = self._sampled(sampling_key)
 
-        def contributions(records: Tree, present: Array, chosen: Array) -> Contributions:
-            return grouped(contribution, records, present & chosen[:, None])
+        def contributions(records: Tree, present: Array, chosen: Array) -> Any:
+            return self._units(contribution, records, present & chosen[:, None], limit)
 
         units = present.shape[0]
         coordinates = _coordinates(jax.eval_shape(contributions, records, present, chosen))
@@ -283,10 +303,23 @@ class Access:
             return self.mechanism.add_up(batch, chosen, level, coordinates, units)
 
         sums = _in_parts(add_up, (records, present, chosen), MOST_NUMBERS // (coordinates * present.shape[1]))
-        total = self.mechanism.release(_own_key(noise_key, sums), sums, level, coordinates, units)
+        total = self.mechanism.release(noise_key, sums, level, coordinates, units)
         rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
         scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
         return Released(scaled, event, not is_secure(key), witness(noise_key))
+
+    def _units(
+        self, contribution: Callable[[Tree], Contributions], records: Tree, present: Array, limit: Limit | None
+    ) -> Any:
+        """What each unit contributes, before the mechanism's clip."""
+        batch = grouped(contribution, records, present)
+        return batch if limit is None else self._within(batch, jnp.any(present, axis=1), limit)
+
+    def _within(self, batch: Any, units: Array, limit: Limit) -> Limited:
+        mechanism = self.mechanism
+        clips = (1.0,) if isinstance(mechanism, Exact) else mechanism.clips
+        radius = jnp.asarray(clips, jnp.result_type(float))[0 if isinstance(mechanism, Exact) else self._level()]
+        return Limited.of(batch, limit, radius, units, not isinstance(mechanism, Exact))
 
     def _level(self) -> Array | int:
         """Where the mechanism's schedule is; 0 if it has none."""

@@ -106,6 +106,7 @@ def write(
         "adjacency": posterior.statement["adjacency"],
         "randomness": "seeded" if seeded else "secure",
         "communications": found.communications,
+        "members": found.members,
         "sites": rows,
         "scores": None if found.scores is None else {"test_set": "public", "records": test_records, **found.scores},
         "released": found.released,
@@ -172,7 +173,7 @@ def _put(path: Path, text: str) -> None:
 
 def _title(result: Mapping[str, Any]) -> str:
     of = f" of {result['target']}" if result["target"] else ""
-    count = len(result["sites"])
+    count = result["members"]
     return f"{result['name']}: a {result['model']} regression{of} at {count} site{'s' * (count != 1)}"
 
 

@@ -68,6 +68,13 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "liu-fig33": Reproduction("liu", "fig33", _LIU, "Fig. 3.3: what algorithm 3 costs, by number of sites", 0, 0),
     "liu-fig41": Reproduction("liu", "fig41", _LIU, "Fig. 4.1: five sites, log KL and ε by server updates", 20, 2),
     "liu-fig42": Reproduction("liu", "fig42", _LIU, "Fig. 4.2: log KL against ε by sampling rate and clip", 10, 2),
+    "liu-fig43": Reproduction(
+        "liu_clipping", "fig43", _LIU, "Fig. 4.3: clips that follow the gradients, 3 ways", 10, 2
+    ),
+    "liu-fig44": Reproduction(
+        "liu_clipping", "fig44", _LIU, "Fig. 4.4: the same where a fixed clip is unstable", 10, 2
+    ),
+    "liu-fig45": Reproduction("liu_clipping", "fig45", _LIU, "Fig. 4.5: the same on another data set", 10, 2),
     "dataset-level": Reproduction(
         "dataset",
         "level",

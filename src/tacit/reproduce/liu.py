@@ -34,7 +34,7 @@ from tacit.privacy.randomness import insecure_key
 from tacit.privacy.released import Level, Released, price, repeat
 from tacit.report.style import COLOURS, logarithmic, panels
 from tacit.reproduce import Outcome, Row, Track, mean_and_error
-from tacit.solvers import VI, NaturalStep, Target, conjugate
+from tacit.solvers import VI, Adaptive, NaturalStep, Target, conjugate
 
 DELTA = 1e-4
 TRUTH = (-1.0, 2.0)
@@ -73,11 +73,11 @@ class Study:
 
 
 @cache
-def study(sites: int, records: int, noise_scale: float, seed: int) -> Study:
+def study(sites: int, records: int, noise_scale: float, seed: int, truth: tuple[float, float] = TRUTH) -> Study:
     """Section 4.1.5: the same distribution at every site."""
     rng = np.random.default_rng(seed)
     x = np.stack([np.ones((sites, records)), rng.normal(size=(sites, records))], axis=-1)
-    y = x @ np.array(TRUTH) + noise_scale * rng.normal(size=(sites, records))
+    y = x @ np.array(truth) + noise_scale * rng.normal(size=(sites, records))
     return Study(x.astype(np.float32), y.astype(np.float32), noise_scale)
 
 
@@ -112,38 +112,69 @@ class DPSGD:
     L is the expected size of a lot; our sums are scaled by 1 / sampling rate, so the step on them is learning_rate / N.
     Cavity and entropy are inside the clip here, as published; `VI` has them outside (docs/errata.md, 5). `records` is
     the N of (4.21), taken to be public.
+
+    adaptive: a clip that is moved, and paid for. The two remedies that 4.2.2 proposes: `threshold`, the longest noised
+    gradient that is followed, and `decay`, the number of steps after which the learning rate is halved (and then goes
+    as one over the steps).
     """
 
     steps: int
     learning_rate: float
     records: int
+    adaptive: Adaptive | None = None
+    threshold: float = math.inf
+    decay: float = math.inf
+
+    def gradients(self, target: Target, mean: Array, log_variance: Array, records: Any) -> tuple[Array, Array]:
+        """g_i of means and log-variances, for a batch of records."""
+        cavity, weight = target.cavity, target.likelihood.noise_scale**-2  # type: ignore[attr-defined]
+        variance = jnp.exp(log_variance)
+        shared_mean = (cavity.precision * mean - cavity.precision_mean) / self.records
+        shared_variance = (cavity.precision * variance - 1) / (2 * self.records)
+        x, y = records
+        of_mean = weight * (x @ mean - y)[:, None] * x + shared_mean
+        return of_mean, weight / 2 * x**2 * variance + shared_variance
+
+    def memory(self, target: Target) -> Any:
+        """What is kept from update to update: where the clip is, and the number of steps."""
+        mean = target.start.mean
+        clip = () if self.adaptive is None else self.adaptive.begin((mean, mean))
+        return clip, jnp.int32(0)
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[DiagonalGaussian]:
-        cavity, weight = target.cavity, target.likelihood.noise_scale**-2  # type: ignore[attr-defined]
+        return self.resume(key, target, access, self.memory(target)).map(lambda found: found[0])
 
-        def step(key: Array, level: Level, state: tuple[Array, Array]) -> Released[tuple[Array, Array]]:
-            mean, log_variance = state
-            variance = jnp.exp(log_variance)
-            shared_mean = (cavity.precision * mean - cavity.precision_mean) / self.records
-            shared_variance = (cavity.precision * variance - 1) / (2 * self.records)
+    def resume(self, key: Array, target: Target, access: Access, memory: Any) -> Released[tuple[DiagonalGaussian, Any]]:
+        def step(key: Array, level: Level, state: Any) -> Released[Any]:
+            mean, log_variance, (clip, count) = state
 
             def contribution(records: Any) -> Dense:
-                x, y = records
-                of_mean = weight * (x @ mean - y)[:, None] * x + shared_mean
-                return Dense((of_mean, weight / 2 * x**2 * variance + shared_variance))
+                return Dense(self.gradients(target, mean, log_variance, records))
 
-            def descend(total: tuple[Array, Array]) -> tuple[Array, Array]:
-                size = self.learning_rate / self.records
-                return mean - size * total[0], log_variance - size * total[1]
+            def descend(total: tuple[Array, Array], clip: Any) -> Any:
+                means = self.descended(mean, log_variance, total, count)
+                return *means, (clip, count + 1)
 
-            return access.at(level).sum(key, contribution).map(descend)
+            if self.adaptive is None:
+                return access.at(level).sum(key, contribution).map(lambda total: descend(total, clip))
+            found = self.adaptive.sum(key, access.at(level), contribution, clip)
+            return found.map(lambda pair: descend(*pair))
 
-        def end(state: tuple[Array, Array]) -> DiagonalGaussian:
-            precision = jnp.exp(-state[1])
-            return DiagonalGaussian(precision * state[0], precision)
+        def end(state: Any) -> tuple[DiagonalGaussian, Any]:
+            mean, log_variance, memory = state
+            precision = jnp.exp(-log_variance)
+            return DiagonalGaussian(precision * mean, precision), memory
 
-        start = (target.start.mean, -jnp.log(target.start.precision))
+        start = (target.start.mean, -jnp.log(target.start.precision), memory)
         return repeat(key, self.steps, step, start).map(end)
+
+    def descended(self, mean: Array, log_variance: Array, total: tuple[Array, Array], count: Array) -> Any:
+        """Means and log-variances after a step on a noised sum of gradients over all records."""
+        of_mean, of_variance = (part / self.records for part in total)
+        length = jnp.sqrt(jnp.sum(of_mean**2) + jnp.sum(of_variance**2))
+        size = self.learning_rate / (1 + count.astype(mean.dtype) / self.decay)
+        size = size * jnp.minimum(1, self.threshold / jnp.maximum(length, 1e-30))
+        return mean - size * of_mean, log_variance - size * of_variance
 
 
 # --- Running -----------------------------------------------------------------------------------------------------
@@ -209,7 +240,8 @@ def in_theory(event: Event) -> Event:
 HUGE = 300.0  # above, Rényi divergences do: they are close by then, and PLD overflows near e^709
 
 
-def _prices(event: Event) -> Row:
+def prices(event: Event) -> Row:
+    """What an event costs, tightly and by the published accountant."""
     bound = accounting.epsilon(event, DELTA, "rdp")
     return {
         "epsilon": bound if bound > HUGE else accounting.epsilon(event, DELTA),
@@ -218,7 +250,8 @@ def _prices(event: Event) -> Row:
     }
 
 
-def _settings(mechanism: Mechanism) -> Row:
+def settings_of(mechanism: Mechanism) -> Row:
+    """Columns of a mechanism's settings."""
     exact = isinstance(mechanism, Exact)
     return {
         "clip": None if exact else mechanism.clips[0],
@@ -227,7 +260,7 @@ def _settings(mechanism: Mechanism) -> Row:
     }
 
 
-def _scores(run: Run, update: int) -> Row:
+def scores(run: Run, update: int) -> Row:
     """Columns of log KL after an update, over seeds; inf where a run is lost to overflow."""
     values = run.log_kl[:, update - 1]
     found = mean_and_error("log_kl", values) if np.all(np.isfinite(values)) else {"log_kl": math.inf}
@@ -254,7 +287,7 @@ def _text(rate: float, steps: int, updates: int, published: float, said: str, **
         "sampling_rate": rate,
         "server_updates": updates,
         "steps": steps * updates,
-        **_prices(event),
+        **prices(event),
         "published_epsilon": published,
         **more,
     }
@@ -343,11 +376,11 @@ def _tacit_rows(data: Study, method: str, epsilon: float, seeds: int) -> list[Ro
             "plan": "tacit",
             "method": method,
             "budget": epsilon,
-            **_settings(mechanism),
+            **settings_of(mechanism),
             "server_updates": update,
             "communications": data.sites * update,
-            **_prices(run.event(update)),
-            **_scores(run, update),
+            **prices(run.event(update)),
+            **scores(run, update),
         }
         for update in range(1, updates + 1)
     ]
@@ -385,7 +418,7 @@ def fig33(quick: bool, seeds: int, track: Track) -> Outcome:
     for sites in track(counts):
         for t in rounds:
             event = Repeated(Gaussian(SHARED_NOISE / math.sqrt(sites), "site"), t)
-            rows.append({"method": "as it is", "sites": sites, "rounds": t, **_prices(event)})
+            rows.append({"method": "as it is", "sites": sites, "rounds": t, **prices(event)})
     claims = [{**row, "method": "as claimed, for any M"} for row in rows if row["sites"] == 1]
     (axes,) = panels(("Algorithm 3, σ = 1, δ = 1e-4", "rounds", "ε of a site (moments accountant, as published)"))
     for sites, colour in zip(counts, COLOURS, strict=False):
@@ -492,12 +525,12 @@ def _site_rows(method: str, mechanism: Mechanism, run: Run, count: int) -> list[
             {
                 "plan": "published",
                 "method": method,
-                **_settings(mechanism),
+                **settings_of(mechanism),
                 "server_updates": update,
                 "communications": SITES * update,
                 "steps": SITE_STEPS * update,
-                **_prices(in_theory(run.event(update))),
-                **_scores(run, update),
+                **prices(in_theory(run.event(update))),
+                **scores(run, update),
                 **dict(zip(_NATURAL, map(float, natural), strict=True)),
             }
         )
@@ -661,11 +694,16 @@ def _mini_batch_run(data: Study, clip: float, rate: float, updates: int, seeds: 
     return simulate(data, algorithm, mechanism, updates, seeds), mechanism
 
 
+def wobble(run: Run, update: int) -> float | None:
+    """The mean change of log KL from update to update, over the later half."""
+    late = run.log_kl[:, update // 2 : update]
+    return float(np.mean(np.abs(np.diff(late)))) if late.shape[1] > 1 else None
+
+
 def _mini_batch_rows(mechanism: SubsampledGaussian | Exact, run: Run, count: int) -> list[Row]:
     rows = []
     for update in checkpoints(run.log_kl.shape[1], count):
-        late = run.log_kl[:, update // 2 : update]
-        settings = _settings(mechanism)
+        settings = settings_of(mechanism)
         rows.append(
             {
                 "plan": "published",
@@ -674,9 +712,9 @@ def _mini_batch_rows(mechanism: SubsampledGaussian | Exact, run: Run, count: int
                 "server_updates": update,
                 "communications": update,
                 "steps": steps_of(settings["sampling_rate"]) * update,
-                **_prices(in_theory(run.event(update))),
-                **_scores(run, update),
-                "wobble": float(np.mean(np.abs(np.diff(late)))) if late.shape[1] > 1 else None,
+                **prices(in_theory(run.event(update))),
+                **scores(run, update),
+                "wobble": wobble(run, update),
             }
         )
     return rows

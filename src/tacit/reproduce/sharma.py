@@ -98,7 +98,7 @@ CURVE_SHOWN = ("method", "plan", "epsilon_max", "communications", "accuracy", "l
 
 
 @cache
-def _tables() -> tuple[Table, Table]:
+def adult_tables() -> tuple[Table, Table]:
     """Adult to learn from and to test on."""
     found = adult()
     table = Table.of_dataset(found)
@@ -106,7 +106,7 @@ def _tables() -> tuple[Table, Table]:
 
 
 def _members(distribution: str, seed: int, epsilon: float) -> list[Member]:
-    table, _ = _tables()
+    table, _ = adult_tables()
     places = partition.rho_kappa(table.target, SITES, seed=seed, **partition.SHARMA[distribution])
     return [
         Member(f"site-{m + 1}", replace(table, features=table.features[at], target=table.target[at]), epsilon, DELTA)
@@ -167,7 +167,7 @@ def _marks(total: int, count: int) -> list[int]:
 
 
 def _scored(setup: Setup, scaling: Any, found: Callable[[int], Any], marks: Sequence[int], each: int = 1) -> _Curve:
-    test = _tables()[1]
+    test = adult_tables()[1]
     rows = [study.scores(setup.posterior(found(mark), scaling), test) for mark in marks]
     return _Curve(
         [(mark + 1) * each for mark in marks], [r["accuracy"] for r in rows], [r["log_likelihood"] for r in rows]
@@ -208,7 +208,7 @@ def _published_exact(distribution: str, seed: int, most: int, marks: int) -> _Cu
 
 def _own_scaling(setup: Setup) -> Scaling:
     """By the records' own means and deviations, as in the paper: nobody paid for them (docs/errata.md, 11)."""
-    table, _ = _tables()
+    table, _ = adult_tables()
     numbers = table.features[:, list(table.numbers)]
     return Scaling(setup.bounds(), jnp.asarray(numbers.mean(axis=0)), jnp.asarray(numbers.std(axis=0)))
 
@@ -277,7 +277,7 @@ def _tacit(distribution: str, seed: int, epsilon: float, rounds: int | None = No
     rounds = ROUNDS if rounds is None else rounds
     setup = _natural(distribution, seed, epsilon, rounds)
     scored = None if every else [rounds - 1]
-    rows = study.simulate(setup, insecure_key(seed), _tables()[1], scored=scored)
+    rows = study.simulate(setup, insecure_key(seed), adult_tables()[1], scored=scored)
     return _Curve(
         [row["communications"] + SITES for row in rows],
         [row["accuracy"] for row in rows],

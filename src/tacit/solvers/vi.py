@@ -25,6 +25,7 @@ from tacit.families import DiagonalGaussian, FullGaussian, kl_up_to_constant, ov
 from tacit.privacy.clipping import Linear, per_record
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Level, Released, repeat
+from tacit.solvers.adaptive import Adaptive
 from tacit.solvers.base import Target
 from tacit.solvers.quadrature import over_linear
 
@@ -38,13 +39,17 @@ class VI:
 
     steps: how many, or how many at each level of the mechanism's schedule. optimiser: from optax; it sees gradients to
     descend. average: the share of late steps whose parameters are averaged; 0 takes the last. path: "auto", "linear"
-    or "aligned".
+    or "aligned". adaptive: a clip that follows the gradients in place of the mechanism's, at the same price.
+
+    Thresholds and decay are the optimiser's: `optax.chain(optax.clip_by_global_norm(t), optax.sgd(schedule))` limits
+    noised gradients after they were released, which costs nothing.
     """
 
     steps: int | tuple[int, ...]
     optimiser: optax.GradientTransformation
     average: float = 0.5
     path: str = "auto"
+    adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.average < 1:
@@ -59,11 +64,33 @@ class VI:
         """
         target = replace(target, cavity=_raised(target.cavity, target.start))
 
-        def step(key: Array, level: Level, state: State) -> Released[State]:
-            release = self.gradient(key, state.parameters, target, access.at(level))
-            return release.map(lambda likelihood: self.step(state, target, likelihood))
+        return self.resume(key, target, access, self.memory(target)).map(lambda found: found[0])
 
-        return repeat(key, self.steps, step, self.begin(target.start)).map(lambda end: self.end(end, target.start))
+    def memory(self, target: Target) -> Tree:
+        """What a site that is asked again keeps of its earlier updates: where the clip was. It is made of releases."""
+        if self.adaptive is None:
+            return ()
+        parameters = moments(target.start)
+        if self._is_linear(target):
+            scale = parameters.scale.reshape(-1)
+            return self.adaptive.begin({"mean": parameters.mean, "scale": scale})
+        means = jax.tree.map(lambda pair: pair.mean, parameters, is_leaf=lambda tree: isinstance(tree, _Moments))
+        return self.adaptive.begin(means)
+
+    def resume(self, key: Array, target: Target, access: Access, memory: Tree) -> Released[tuple[Tree, Tree]]:
+        """The answer of a call that begins with this memory, and the memory after it."""
+        target = replace(target, cavity=_raised(target.cavity, target.start))
+
+        def step(key: Array, level: Level, state: State) -> Released[State]:
+            if self.adaptive is None:
+                release = self.gradient(key, state.parameters, target, access.at(level))
+                return release.map(lambda likelihood: self.step(state, target, likelihood))
+            adaptive = _Following(self.adaptive, access.at(level), state.clipping)
+            found = self._gradient(target)(key, state.parameters, adaptive)
+            return found.map(lambda pair: replace(self.step(state, target, pair[0]), clipping=pair[1]))
+
+        begin = replace(self.begin(target.start), clipping=memory)
+        return repeat(key, self.steps, step, begin).map(lambda end: (self.end(end, target.start), end.clipping))
 
     # The parts of a step, for algorithms that take the gradient in one place and the step in another.
 
@@ -92,35 +119,66 @@ class VI:
             state.average,
             parameters,
         )
-        return State(state.step + 1, parameters, optimiser, average)
+        return State(state.step + 1, parameters, optimiser, average, state.clipping)
 
     def end(self, state: "State", start: Tree) -> Tree:
         """The answer: the average of late steps, in the family of `start`."""
         return family(state.average, start)
 
-    def _gradient(self, target: Target) -> Any:
+    def _is_linear(self, target: Target) -> bool:
+        """Whether gradients take the linear path."""
         of_linear = getattr(target.likelihood, "of_linear", None)
         if self.path == "linear" and (of_linear is None or isinstance(target.start, dict)):
             raise ValueError("path='linear' needs a model in which θ enters through x·θ; use 'auto' or 'aligned'")
-        correction = getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
+        correction = _correction(target)
         if self.path == "linear" and correction is not None:
             raise ValueError("path='linear' leaves out a prior that is not in the family; use 'auto' or 'aligned'")
         # A full q's second derivatives have d² coordinates, and noise on each: there aligned gradients serve better.
         automatic = of_linear is not None and correction is None and isinstance(target.start, DiagonalGaussian)
-        if self.path == "linear" or (automatic and self.path == "auto"):
-            return lambda key, parameters, access: _linear_gradient(key, parameters, access, of_linear)
-        return lambda key, parameters, access: _aligned_gradient(key, parameters, access, target.likelihood, correction)
+        return self.path == "linear" or (automatic and self.path == "auto")
+
+    def _gradient(self, target: Target) -> Any:
+        likelihood, correction = target.likelihood, _correction(target)
+        if self._is_linear(target):
+            return lambda key, parameters, access: _linear_gradient(key, parameters, access, likelihood.of_linear)  # type: ignore[attr-defined]
+        return lambda key, parameters, access: _aligned_gradient(key, parameters, access, likelihood, correction)
+
+
+def _correction(target: Target) -> Any:
+    return getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
+
+
+@dataclass(frozen=True)
+class _Following:
+    """An access whose sums are clipped by an adaptive clip: they come with its next state."""
+
+    adaptive: Adaptive
+    access: Access
+    state: Any
+
+    def sum(self, key: Array, contribution: Any) -> "_Pair":
+        return _Pair(self.adaptive.sum(key, self.access, contribution, self.state))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    release: Released[Any]
+
+    def map(self, function: Any) -> Released[Any]:
+        """Of the sum alone."""
+        return self.release.map(lambda pair: (function(pair[0]), pair[1]))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Between steps; `average` is the answer."""
+    """Between steps; `average` is the answer. clipping: of an adaptive clip."""
 
     step: Array
     parameters: Tree
     optimiser: Any
     average: Tree
+    clipping: Any = ()
 
 
 # --- Parameters: a mean and an unconstrained scale for each family ------------------------------------------------
@@ -195,7 +253,7 @@ def _divergence(q: Tree, cavity: Tree) -> Array:
 # --- Gradients of Σ E_q[log p] ------------------------------------------------------------------------------------
 
 
-def _linear_gradient(key: Array, parameters: Tree, access: Access, of_linear: Any) -> Released[Tree]:
+def _linear_gradient(key: Array, parameters: Tree, access: Any, of_linear: Any) -> Released[Tree]:
     """With z_i ~ N(x_i·m, x_iᵀΣx_i): Σ E[f'(z_i)] x_i for the mean, and half of Σ E[f''(z_i)] x_i x_iᵀ for Σ.
 
     A diagonal q needs the diagonal of the latter only, and takes it times its variances: the gradient of the
@@ -226,7 +284,7 @@ def _linear_gradient(key: Array, parameters: Tree, access: Access, of_linear: An
 
 
 def _aligned_gradient(
-    key: Array, parameters: Tree, access: Access, likelihood: Any, correction: Any = None
+    key: Array, parameters: Tree, access: Any, likelihood: Any, correction: Any = None
 ) -> Released[Tree]:
     """One θ = m + s·e for all records; Σ ∇_θ log p is released, and the scale's gradient is made of it and e."""
     draw_key, sum_key = jax.random.split(key)
