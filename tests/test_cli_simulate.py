@@ -370,10 +370,25 @@ def test_a_coordinator_that_is_trusted_has_one_ledger_for_whole_sites(run: Run, 
     text = (out / "statement.txt").read_text()
     assert "for each site" in text
     assert "The coordinator is trusted" in text
+    assert "must stay secret" in text
+    assert "other studies of the same sites are not counted" in text
     head = ledger.verify()
     assert run(*command)[0] == 0  # again: nothing is charged
     assert Ledger.open(out / "coordinator" / "ledger.sqlite").verify() == head
     assert result_of(out)["summary"] == found["summary"]
+
+
+def test_a_coordinators_own_ledger_counts_all_studies_of_its_sites(run: Run, folder: Path, tmp_path: Path) -> None:
+    own = Ledger.create(folder / "own.ledger", data_set="clinics", epsilon=4.5, delta=DELTA, unit="site")
+    spent = []
+    for name in ("first", "second"):
+        text = 'ledger = "own.ledger"\n' + POOLED.replace('"clinics"', f'"{name}"')
+        (folder / "shared.toml").write_text(text)
+        assert run("simulate", str(folder / "shared.toml"), "--out", str(tmp_path / name), *SEED)[0] == 0
+        spent.append(own.spent())
+    assert 0.9 * 4 < spent[0] < spent[1] <= 4.5
+    assert result_of(tmp_path / "second")["sites"][0]["refused"]
+    assert "also those of other studies" in (tmp_path / "second" / "statement.txt").read_text()
 
 
 @pytest.mark.parametrize("options", ['noise = "central"\nreset = 2\n', 'noise = "per-site"\n'])

@@ -147,6 +147,10 @@ def test_every_field_says_what_it_expects() -> None:
         ('unit = "site"\nmethod = "vi"\n' + WHOLE, 'method="vi" with unit="site"; expected method = "natural"'),
         ('unit = "site"\nschedule = "sequential"\n' + WHOLE, 'noise="tied" asks all sites at once'),
         ('unit = "site"\n' + WHOLE + "epsilon = 2\n", 'site south: epsilon with noise="tied", which has one budget'),
+        (
+            'ledger = "own"\n' + WHOLE,
+            "ledger above all tables is a trusted coordinator's; expected it in each [[site]]",
+        ),
         ('columns = "age"\n' + WHOLE, "columns='age'; expected a list of columns"),
         ("facts = 3\n" + TOP + SITES, "facts=3; expected a table [facts]"),
         ('facts = "no.toml"\n' + TOP + SITES, "facts="),
@@ -293,7 +297,7 @@ def test_a_data_set_is_spread_over_sites_and_its_own_test_part_is_public(read: R
 
 def test_the_studies_of_the_guide_are_sound(read: Read) -> None:
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "simulate.md").read_text(), re.S)
-    assert [read(block).plan.link for block in blocks] == ["logistic", "logistic"]
+    assert [read(block).plan.link for block in blocks] == ["logistic"] * 3
 
 
 def test_the_example_is_a_study_of_ten_sites() -> None:

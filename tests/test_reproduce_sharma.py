@@ -27,10 +27,10 @@ COLUMNS = {
 @pytest.fixture
 def small(monkeypatch):
     """A tenth of Adult, fewer updates."""
-    table, test = sharma._tables()
+    table, test = sharma.adult_tables()
     part = replace(table, features=table.features[:4000], target=table.target[:4000])
     few = replace(test, features=test.features[:1000], target=test.target[:1000])
-    monkeypatch.setattr(sharma, "_tables", lambda: (part, few))
+    monkeypatch.setattr(sharma, "adult_tables", lambda: (part, few))
     monkeypatch.setattr(sharma, "ROUNDS", 3)
     monkeypatch.setattr(sharma, "EXACT_UPDATES", 20)
     monkeypatch.setattr(sharma, "GLOBAL_UPDATES", 60)

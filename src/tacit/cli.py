@@ -288,8 +288,9 @@ def simulate(
         from tacit.privacy.ledger import Ledger
         from tacit.study import federate, parties
 
-        ledgers = {member.name: Ledger.open(member.ledger) for member in members if member.ledger is not None}
-        watch.budgets = {party.name: party.epsilon for party in parties(found.plan, members)}
+        charged = parties(found.plan, members)
+        ledgers = {party.name: Ledger.open(party.ledger) for party in charged if party.ledger is not None}
+        watch.budgets = {party.name: party.epsilon for party in charged}
         watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}
         watch.say("Planning and compiling: some seconds")
         found.claim(out)

@@ -173,6 +173,7 @@ class Settings(_Section):
     noise: Literal["tied", "central", "per-site"] | None = _one_of("tied", "central", "per-site")
     reset: int | None = _whole(1)
     participation: float | None = _number("above 0 and at most 1", gt=0, le=1)
+    ledger: str | None = _text("the path of a ledger that exists, of a trusted coordinator")
     target: str | None = _text("the name of a column")
     columns: list[str] | None = Field(None, min_length=1, description='a list of columns, as ["age", "sex"]')
     facts: str | dict[str, Any] | None = Field(
@@ -277,6 +278,8 @@ def _plan_clashes(given: Settings) -> Iterator[str]:
 
 def _unit_clashes(given: Settings) -> Iterator[str]:
     unit, noise = given.unit or "record", given.noise or "tied"
+    if given.ledger is not None and (unit == "record" or noise == "per-site"):
+        yield "ledger above all tables is a trusted coordinator's; expected it in each [[site]]"
     for name in ("noise", "reset", "participation"):
         if getattr(given, name) is not None and unit == "record":
             yield f'{name} with unit="record"; expected it with unit = "site", or not at all'
@@ -432,7 +435,7 @@ class Study:
 
     def _noted(self) -> dict[str, Any]:
         """What makes this study this one, as JSON gives it back. The test set is left out: it costs nothing."""
-        given = self.settings.model_dump(include={"epsilon", "delta", "target", "columns", "data", "site"})
+        given = self.settings.model_dump(include={"epsilon", "delta", "target", "columns", "data", "site", "ledger"})
         whole = {**asdict(self.plan), **given, "facts": asdict(self.facts)}
         return json.loads(json.dumps(whole), parse_constant=str)  # JSON has no infinity
 
@@ -443,12 +446,14 @@ class Study:
         """A ledger that cannot be charged for this study is refused before any other is charged."""
         from tacit.privacy.ledger import Ledger
 
-        for entry in self.settings.site or []:
-            if entry.ledger is None:
+        entries: list[tuple[str, str | None, float | None]] = [("", self.settings.ledger, None)]
+        entries += [(f"site {entry.name}", entry.ledger, entry.delta) for entry in self.settings.site or []]
+        for place, path, own in entries:
+            if path is None:
                 continue
-            with _at(self.path, f"site {entry.name}"):
-                ledger = Ledger.open(self._place(entry.ledger))
-                delta = self.settings.delta if entry.delta is None else entry.delta
+            with _at(self.path, place):
+                ledger = Ledger.open(self._place(path))
+                delta = self.settings.delta if own is None else own
                 if ledger.delta != delta:
                     raise ValueError(f"delta={delta}, and {ledger.delta} in its ledger; expected the ledger's")
                 if (ledger.unit, ledger.adjacency) != (self.plan.unit, self.plan.adjacency):
@@ -464,10 +469,9 @@ class Study:
         epsilon, delta = self.settings.epsilon, self.settings.delta
         assert epsilon is not None
         assert delta is not None
-        return [
-            Member(name, replace(table, features=table.features[part], target=table.target[part]), epsilon, delta)
-            for name, part in zip(names, parts, strict=True)
-        ]
+        ledger = None if self.settings.ledger is None else self._place(self.settings.ledger)
+        tables = [replace(table, features=table.features[part], target=table.target[part]) for part in parts]
+        return [Member(name, own, epsilon, delta, ledger) for name, own in zip(names, tables, strict=True)]
 
     def _dataset(self, data: DataEntry) -> "tuple[list[Member], Table]":
         from tacit.data import datasets
@@ -520,7 +524,8 @@ class Study:
             delta = given.delta if entry.delta is None else entry.delta
             assert epsilon is not None
             assert delta is not None
-            ledger = None if entry.ledger is None else self._place(entry.ledger)
+            own = entry.ledger or given.ledger
+            ledger = None if own is None else self._place(own)
             members.append(Member(entry.name, table, epsilon, delta, ledger))
         return members
 

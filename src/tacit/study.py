@@ -79,6 +79,9 @@ LEAST_ROUNDS = 5
 FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relatively: rounding in single precision
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
 HELD_OUT = 5  # every fifth place is held out, if there is an evaluation
+COUNTED = "All entries of the ledger are counted, also those of other studies."
+ALONE = "The ledger is of this study alone: other studies of the same sites are not counted."
+SECRET = "Who is asked in a round is drawn by chance and must stay secret, from the other sites and from the network."
 KINDS = ("logistic", "probit", "linear")
 UNTRUSTED = "No party is trusted with records or with noise: each site's messages are private by themselves."
 TRUSTED = (
@@ -252,7 +255,7 @@ def parties(plan: Plan, members: Sequence[Member]) -> list[Member]:
     """Who has a budget and a ledger: the sites, or a coordinator for all of them, whose budget is each one's."""
     if not plan.is_pooled:
         return list(members)
-    return [replace(members[0], name=COORDINATOR, ledger=None)]
+    return [replace(members[0], name=COORDINATOR)]
 
 
 class Setup:
@@ -272,6 +275,10 @@ class Setup:
         self.capacities = _capacities(sizes) if capacity is None else [capacity] * len(sizes)
         is_site = plan.unit == "site"
         if is_site:  # one number of places for all: clips rest on it
+            if max(sizes) > max(self.capacities):
+                raise ValueError(
+                    f"capacity={capacity} for {max(sizes)} records of a site; expected room for all of them"
+                )
             self.capacities = [max(self.capacities)] * len(self.parties)
         # Columns whose means and variances are paid for: the published method has public scales alone.
         self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method == "natural" else 0
@@ -307,7 +314,7 @@ class Setup:
             "scaling": moments_clip(self.paid, most, is_counted=True),
             "curvature": self.typical**2 * math.sqrt(most),
             "gradients": clip,
-            "evaluation": EVALUATION_CLIP * most,
+            "evaluation": EVALUATION_CLIP * math.ceil(most / HELD_OUT),
         }
         if plan.unit == "site":  # a site's update is clipped as it is, a record's relative to the model's units
             slope, bend = self._units()
@@ -350,7 +357,7 @@ class Setup:
         """Records to learn from and records to judge by. Which is which is a matter of their places alone."""
         places = np.arange(access.present.size).reshape(access.present.shape)
         judged = jnp.asarray((places % HELD_OUT == HELD_OUT - 1) & bool(self.plan.evaluation))
-        return replace(access, present=access.present & ~judged), replace(access, present=access.present & judged)
+        return access.only(~judged), access.only(judged)
 
     def _through(self, kind: str, accesses: Sequence[Access]) -> list[Access]:
         return [access.through(made[kind]) for access, made in zip(accesses, self.mechanisms, strict=True)]
@@ -659,8 +666,9 @@ class _Run:
                 "Ranges of numeric columns are public bounds; categories and classes are public.",
                 *(paid if setup.paid else ()),
                 *(timing if setup.plan.schedule == "asynchronous" else ()),
-                TRUSTED if setup.plan.is_pooled else UNTRUSTED,
-                "All entries of the ledger are counted, also those of other studies.",
+                *((TRUSTED,) if setup.plan.is_pooled else (UNTRUSTED,)),
+                *((SECRET,) if setup.plan.participation < 1 else ()),
+                ALONE if setup.plan.is_pooled and member.ledger is None else COUNTED,
             )
             found[member.name] = Statement.of(
                 event, member.delta, seeded=seeded, adjacency=setup.plan.adjacency, notes=notes
@@ -722,8 +730,8 @@ def _check(plan: Plan, members: Sequence[Member]) -> None:
     if plan.is_pooled:
         if len({(member.epsilon, member.delta) for member in members}) > 1:
             raise ValueError("sites have different budgets and one noise is added for all; give all the same")
-        if any(member.ledger is not None for member in members):
-            raise ValueError("a site has a ledger, and the coordinator's is the one that is charged; leave it out")
+        if len({member.ledger for member in members}) > 1:
+            raise ValueError("sites have ledgers of their own, and the coordinator's is charged; give all the same one")
     if plan.unit == "site" and any(len(member.table.target) == 0 for member in members):
         raise ValueError("a site has no records, and is the unit of privacy; leave it out")
     private = [math.isfinite(member.epsilon) for member in members]

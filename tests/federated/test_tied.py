@@ -290,6 +290,7 @@ def test_a_hidden_share_of_noise_that_is_taken_back_breaks_its_claim_and_none_do
         (lambda: of_sites(sites(2), Exact(), records=0), "records=0"),
         (lambda: of_sites([*sites(1), (np.zeros((0, 2)), np.zeros(0))], Exact()), "without records"),
         (lambda: of_sites(sites(2), Exact(), capacity=1), "capacity=1"),
+        (lambda: of_sites([(np.zeros((5, 2)), np.zeros(6))], Exact()), "arrays of different lengths"),
         (
             lambda: price_of(
                 algorithm_of(MODEL, conjugate, 0.5, None, 2), of_sites(sites(2), SubsampledGaussian(1.0, 1.0, 0.5))

@@ -108,6 +108,17 @@ def test_a_sum_within_a_limit_is_clipped_there_and_tells_how_many_were_within():
     assert float(share) == pytest.approx(2 / 3)
 
 
+def test_a_limit_is_refused_where_a_weight_could_overflow():
+    access = Access.of((np.ones((2, 3), np.float32), np.ones(2, np.float32)), SubsampledGaussian(1.0, 1.0))
+    limit = Limit(jnp.float32(1.0), 0.25)
+    with pytest.raises(ValueError, match="Outer contributions cannot be summed within a limit"):
+        access.sum_within(tacit.insecure_key(0), outer, limit)
+    with pytest.raises(ValueError, match="clip=10000000000000.0 cannot"):
+        access.through(SubsampledGaussian(1e13, 1.0)).sum_within(tacit.insecure_key(0), linear, limit)
+    found = access.sum_within(tacit.insecure_key(0), linear, Limit(jnp.float32(np.nan), jnp.float32(np.nan)))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found.value))
+
+
 def test_all_the_records_of_a_person_are_within_a_limit_together_or_not():
     x, y = np.tile(np.array([[0.6, 0, 0]], np.float32), (4, 1)), np.ones(4, np.float32)
     limit = Limit(jnp.float32(1.0), 0.25)

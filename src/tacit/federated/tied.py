@@ -51,7 +51,10 @@ def of_sites(
     records: the public most records of a site that are used, the first ones; those of the largest by default, which is
     then public. capacity: the public number of places for sites.
     """
-    sizes = [len(jax.tree.leaves(site)[0]) for site in sites]
+    lengths = [{len(leaf) for leaf in jax.tree.leaves(site)} for site in sites]
+    if any(len(found) != 1 for found in lengths):
+        raise ValueError("a site has arrays of different lengths; expected one row of each for every record")
+    sizes = [min(found) for found in lengths]
     if not sizes or min(sizes) < 1:
         raise ValueError("no sites, or one without records; expected at least one site, and one record of each")
     most = max(sizes) if records is None else records

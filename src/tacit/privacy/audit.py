@@ -94,6 +94,10 @@ class Canaried(Access):
     def map(self, function: Callable[[Tree], Tree]) -> "Canaried":
         return replace(self, records=(jax.vmap(jax.vmap(function))(self.records[0]), self.records[1]))
 
+    def only(self, places: Array) -> "Canaried":
+        records, numbers = self.records
+        return replace(self, records=(records, jnp.where(places, numbers, 0)), present=self.present & places)
+
     def whole(self) -> "Canaried":
         records, numbers = self.records
         # A canary's records are its records, whether it is there or not.

@@ -262,6 +262,7 @@ class Limited:
 
     Its norm is at most C = `radius`, the mechanism's clip, whatever b: so b may be moved with every release, and the
     noised count by which it is moved is part of the release that it is for. units: which units exist; others are 0.
+    Not for `Outer`, nor for a C above MOST_BOUND: a weight above 1 could overflow the product with a tiny x.
     clips: whether anything is clipped, which without privacy it is not.
     """
 
@@ -276,7 +277,7 @@ class Limited:
         """A limit that is not a number of ordinary size is brought there, so that no weight overflows."""
         value = jnp.asarray(limit.norm, jnp.result_type(float))
         value = jnp.clip(jnp.where(jnp.isnan(value), 1, value), 1 / MOST_BOUND, MOST_BOUND)
-        share = jnp.clip(jnp.asarray(limit.share, value.dtype), LEAST_SHARE, 1 - LEAST_SHARE)
+        share = jnp.clip(jnp.nan_to_num(jnp.asarray(limit.share, value.dtype)), LEAST_SHARE, 1 - LEAST_SHARE)
         return cls(inner, Limit(value, share), jnp.asarray(radius, value.dtype), units, jnp.asarray(clips))
 
     def _scale(self) -> Array:

@@ -24,7 +24,16 @@ import numpy as np
 from jax import Array, lax
 
 from tacit.privacy import events
-from tacit.privacy.clipping import Contributions, Limit, Limited, checked, clip_weights, rounding_margin
+from tacit.privacy.clipping import (
+    MOST_BOUND,
+    Contributions,
+    Limit,
+    Limited,
+    Outer,
+    checked,
+    clip_weights,
+    rounding_margin,
+)
 from tacit.privacy.noise import Lattice
 from tacit.privacy.randomness import is_secure, is_tracing, witness
 from tacit.privacy.released import Level, Released
@@ -244,6 +253,10 @@ class Access:
         """This access at a level of the schedule that `repeat` is running."""
         return replace(self, level=level)
 
+    def only(self, places: Array) -> "Access":
+        """The same without records at other places, (slots, records per unit): a public choice."""
+        return replace(self, present=self.present & places)
+
     def through(self, mechanism: SubsampledGaussian | Exact) -> "Access":
         """The same records through another mechanism."""
         return replace(self, mechanism=mechanism, level=None)
@@ -318,6 +331,9 @@ class Access:
     def _within(self, batch: Any, units: Array, limit: Limit) -> Limited:
         mechanism = self.mechanism
         clips = (1.0,) if isinstance(mechanism, Exact) else mechanism.clips
+        if isinstance(batch, Outer) or max(clips) > MOST_BOUND:
+            what = "Outer contributions" if isinstance(batch, Outer) else f"clip={max(clips)}"
+            raise ValueError(f"{what} cannot be summed within a limit; use Dense or Linear ones, and a clip of 1")
         radius = jnp.asarray(clips, jnp.result_type(float))[0 if isinstance(mechanism, Exact) else self._level()]
         return Limited.of(batch, limit, radius, units, not isinstance(mechanism, Exact))
 
