@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from tacit.privacy.clipping import Dense
-from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 
 Tree = Any
@@ -73,7 +73,7 @@ def release_range(key: Array, access: Access) -> Released[Range]:
 
     def find(counts: Array) -> Range:
         cells = counts.size
-        threshold = _deviation(access.mechanism) * math.sqrt(2 * math.log(cells / MISSED)) + 0.5
+        threshold = access.mechanism.deviation * math.sqrt(2 * math.log(cells / MISSED)) + 0.5
         shown = counts > threshold
         none = ~jnp.any(shown, axis=1)
         first = jnp.argmax(shown, axis=1)
@@ -95,7 +95,7 @@ def release_scaling(key: Array, access: Access, found: Range) -> Released[Scalin
     several records, a released one.
     """
     is_counted = access.present.shape[1] > 1
-    noise = _deviation(access.mechanism)
+    noise = access.mechanism.deviation
 
     places = {"count": jnp.full(1, access.slots, found.low.dtype)}
 
@@ -134,10 +134,3 @@ def moments_clip(columns: int, most_records: int = 1, is_counted: bool | None = 
     """The largest norm of one unit's sum of (u, u² - ½) with |u| ≤ 1, and of its count: nothing is clipped."""
     is_counted = most_records > 1 if is_counted is None else is_counted
     return most_records * math.sqrt(1.25 * columns + is_counted)
-
-
-def _deviation(mechanism: SubsampledGaussian | Exact) -> float:
-    """Of the noise on each coordinate."""
-    if isinstance(mechanism, Exact):
-        return 0.0
-    return mechanism.clips[0] * mechanism.noise_multipliers[0] / mechanism.sampling_rates[0]

@@ -379,7 +379,7 @@ class Setup:
         """The round that releases means and variances, for each site."""
         link, numbers = self.plan.link, self.table.numbers
         learn = [self._parts(access)[0].map(lambda record: measured(link, numbers, record)) for access in self.accesses]
-        algorithms = [Moments(self.bounds(), _deviation(made["scaling"])) for made in self.mechanisms]
+        algorithms = [Moments(self.bounds(), made["scaling"].deviation) for made in self.mechanisms]
         return algorithms, self._through("scaling", learn)
 
     def scaled(self, algorithms: Sequence[Moments], state: Any) -> Scaling:
@@ -426,7 +426,7 @@ class Setup:
         if isinstance(curvature, Exact):  # there is no noise to average
             damping = (1.0,)
         gradient, bend = (
-            math.sqrt(sum(_deviation(made[name]) ** 2 for made in self.mechanisms)) * unit
+            math.sqrt(sum(made[name].deviation ** 2 for made in self.mechanisms)) * unit
             for name, unit in zip(("gradients", "curvature"), units, strict=True)
         )
         prior, noise = self.model.prior.full(), Noise(gradient, bend, reach=REACH)
@@ -438,7 +438,7 @@ class Setup:
     def evaluation(self, found: Any, judged: Sequence[Access]) -> tuple[Evaluation, list[Access], float]:
         """The round that releases scores, and the deviation of the noise on their sum."""
         q = FullGaussian.of(*found) if isinstance(found, tuple) else found
-        noise = math.sqrt(sum(_deviation(made["evaluation"]) ** 2 for made in self.mechanisms))
+        noise = math.sqrt(sum(made["evaluation"].deviation ** 2 for made in self.mechanisms))
         return Evaluation(q, self.model), self._through("evaluation", judged), noise
 
     def posterior(self, found: Any, scaling: Scaling, common: dict[str, Any] | None = None) -> Posterior:
@@ -755,13 +755,6 @@ def _capacities(sizes: list[int]) -> list[int]:
         near = [top for top in found.values() if top <= MOST_UNEVEN * max(1, size)]
         found[size] = near[-1] if near else max(1, size)
     return [found[size] for size in sizes]
-
-
-def _deviation(mechanism: Mechanism) -> float:
-    """Of the noise on each coordinate of a scaled sum, in units of the contributions."""
-    if isinstance(mechanism, Exact):
-        return 0.0
-    return mechanism.clips[0] * mechanism.noise_multipliers[0] / mechanism.sampling_rates[0]
 
 
 def _finite(number: float) -> float | None:

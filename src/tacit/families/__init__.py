@@ -3,6 +3,7 @@
 from tacit.families.base import (
     Family,
     entropy,
+    inner,
     is_proper,
     kl,
     kl_up_to_constant,
@@ -25,6 +26,7 @@ __all__ = [
     "FullGaussian",
     "believe",
     "entropy",
+    "inner",
     "is_proper",
     "kl",
     "kl_up_to_constant",

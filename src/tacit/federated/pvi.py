@@ -143,15 +143,17 @@ class PVI:
     def site_step(self, key: Array, state: SiteState, content: Tree, access: Access, kind: int) -> Released[SiteState]:
         target = Target(quotient(content, state.factor), content, self.likelihood, corrects_prior=False)
 
+        memory = state.memory or self.site_init().memory
+
         def refine(new: Tree, own: Tree = ()) -> SiteState:
             change = power(quotient(new, content), self._damping(state.count))
-            memory = (*state.memory[:kind], own, *state.memory[kind + 1 :])
-            return SiteState(product(state.factor, change), state.count + 1, memory)
+            kept = (*memory[:kind], own, *memory[kind + 1 :])
+            return SiteState(product(state.factor, change), state.count + 1, kept)
 
         solver = self.solvers[kind]
         if not hasattr(solver, "resume"):
             return solver(key, target, access).map(refine)
-        return solver.resume(key, target, access, state.memory[kind]).map(lambda found: refine(*found))  # type: ignore[attr-defined]
+        return solver.resume(key, target, access, memory[kind]).map(lambda found: refine(*found))  # type: ignore[attr-defined]
 
     def answer(self, state: SiteState) -> Tree:
         return state.factor

@@ -3,12 +3,13 @@
 from tacit.models.base import Model
 from tacit.models.glm import LogisticRegression, PoissonRegression, ProbitRegression
 from tacit.models.linear import LinearRegression
-from tacit.models.mixture import GaussianMixture
+from tacit.models.mixture import GaussianClusters, GaussianMixture
 from tacit.models.neural import NeuralNetwork
 from tacit.models.numpyro import NumPyroModel, from_numpyro
 from tacit.models.softmax import SoftmaxRegression
 
 __all__ = [
+    "GaussianClusters",
     "GaussianMixture",
     "LinearRegression",
     "LogisticRegression",

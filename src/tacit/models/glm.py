@@ -57,6 +57,10 @@ class ProbitRegression(_GeneralisedLinear):
     def of_linear(self, linear: Array, y: Array) -> Array:
         return jax.scipy.stats.norm.logcdf((2 * jnp.asarray(y, linear.dtype) - 1) * linear)
 
+    def log_evidence(self, mean: Array, variance: Array, y: Array) -> Array:
+        """log ∫ p(y | z) N(z; mean, variance) dz."""
+        return self.of_linear(mean / jnp.sqrt(1 + variance), y)
+
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
         """P(y = 1) at each row, exactly for a Gaussian posterior, and the deviation of y."""
         mean, variance = self._linear(posterior, features)

@@ -24,6 +24,12 @@ class LinearRegression:
         """log p(y | x·θ = linear)."""
         return jax.scipy.stats.norm.logpdf(jnp.asarray(y, linear.dtype), linear, self.noise_scale)
 
+    def log_evidence(self, mean: Array, variance: Array, y: Array) -> Array:
+        """log ∫ p(y | z) N(z; mean, variance) dz."""
+        return jax.scipy.stats.norm.logpdf(
+            jnp.asarray(y, mean.dtype), mean, jnp.sqrt(variance + jnp.asarray(self.noise_scale, mean.dtype) ** 2)
+        )
+
     def log_likelihood(self, theta: Array, record: Record) -> Array:
         x, y = record
         return self.of_linear(x @ theta, y)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, register, sample
+from tacit.families import DiagonalGaussian, FullGaussian, register, sample
 
 Theta = dict[str, Array]
 # Of log √τ with τ ~ Inv-Gamma(1, 1): log τ has mean Euler's constant and variance π²/6.
@@ -98,3 +98,79 @@ class GaussianMixture:
         at_rows = jax.vmap(self.log_likelihood, (None, 0))
         each = jax.vmap(at_rows, (0, None))(thetas, features)
         return jax.nn.logsumexp(each, axis=0) - math.log(draws)
+
+
+@register("components", "dimension", "scale")
+@dataclass(frozen=True)
+class GaussianClusters:
+    """p(x | θ) = Σ_k N(x; μ_k, scale² I) / components: the means alone are unknown (Li et al. 2015, Vinaroz & Park).
+
+    θ is a dict with the mean of each component, "1", "2", ..., and prior and posterior a dict of full Gaussians. The
+    assignment of each record is summed out. Begin at `start(key)`: a posterior in which all are alike stays so.
+    """
+
+    components: int
+    dimension: int
+    scale: float = 0.5
+    prior: Any = None  # a dict of FullGaussian; None is standard
+
+    def __post_init__(self) -> None:
+        if self.components < 1 or self.dimension < 1 or not self.scale > 0:
+            raise ValueError(
+                f"components={self.components}, dimension={self.dimension}, scale={self.scale}; expected numbers "
+                "above 0, the first two whole"
+            )
+        if self.prior is None:
+            prior = {str(k + 1): FullGaussian.standard(self.dimension) for k in range(self.components)}
+            object.__setattr__(self, "prior", prior)
+
+    def log_likelihood(self, theta: Theta, record: Array) -> Array:
+        """log Σ_k N(x; μ_k, scale² I) / components."""
+        means = jnp.stack(list(theta.values()))
+        squares = jnp.sum((record - means) ** 2, axis=1) / self.scale**2
+        constant = self.dimension * math.log(2 * math.pi * self.scale**2) / 2 + math.log(self.components)
+        return jax.nn.logsumexp(-squares / 2) - constant
+
+    def start(self, key: Array, deviation: float = 1.0) -> dict[str, FullGaussian]:
+        """A posterior to begin with: means drawn from the prior, with this deviation."""
+        drawn = sample(key, self.prior)
+        identity = jnp.eye(self.dimension)
+        return {name: FullGaussian.of(mean, deviation**2 * identity) for name, mean in drawn.items()}
+
+    def match(self, cavity: dict[str, FullGaussian], record: Array) -> dict[str, FullGaussian]:
+        """Factors that have the moments of cavity · p(record | θ), a mixture over whose the record is.
+
+        With r_k the chance that it is of k, and N(m', V') what μ_k would then be: mean m + r (m' - m) and covariance
+        (1 - r) V + r V' + r (1 - r) (m' - m)(m' - m)ᵀ.
+        """
+        noise = self.scale**2 * jnp.eye(self.dimension, dtype=record.dtype)
+        parts = list(cavity.values())
+        spreads = [part.covariance for part in parts]
+        gaps = [record - part.mean for part in parts]
+        roots = [jnp.linalg.cholesky(spread + noise) for spread in spreads]
+        whitened = [
+            jax.scipy.linalg.solve_triangular(root, gap, lower=True) for root, gap in zip(roots, gaps, strict=True)
+        ]
+        logs = [
+            -jnp.sum(w**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(root))) for w, root in zip(whitened, roots, strict=True)
+        ]
+        chances = jax.nn.softmax(jnp.stack(logs))
+        found = {}
+        for name, part, spread, gap, chance in zip(cavity, parts, spreads, gaps, chances, strict=True):
+            gain = jnp.linalg.solve(spread + noise, spread).T
+            moved, left = gain @ gap, spread - gain @ spread
+            mean = part.mean + chance * moved
+            covariance = (1 - chance) * spread + chance * left + chance * (1 - chance) * jnp.outer(moved, moved)
+            found[name] = FullGaussian.of(mean, (covariance + covariance.T) / 2) - part
+        return found
+
+    def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+        """P(component k | x) at each row, and the deviation of the indicator of each component."""
+        parts = list(posterior.values())
+        spreads = [part.covariance + self.scale**2 * jnp.eye(self.dimension) for part in parts]
+        logs = [
+            jax.vmap(partial(jax.scipy.stats.multivariate_normal.logpdf, mean=part.mean, cov=spread))(features)
+            for part, spread in zip(parts, spreads, strict=True)
+        ]
+        probability = jax.nn.softmax(jnp.stack(logs, axis=1), axis=1)
+        return probability, jnp.sqrt(probability * (1 - probability))

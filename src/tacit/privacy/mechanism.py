@@ -94,6 +94,12 @@ class SubsampledGaussian:
     def sampling_rates(self) -> tuple[float, ...]:
         return self.sampling_rate  # type: ignore[return-value]
 
+    @property
+    def deviation(self) -> float:
+        """Of the noise on each coordinate of a sum as it is released, scaled by 1 / rate; at the noisiest level."""
+        levels = zip(self.clips, self.noise_multipliers, self.sampling_rates, strict=True)
+        return max(clip * multiplier / rate for clip, multiplier, rate in levels)
+
     def sampler(self, slots: int) -> PoissonSampler | None:
         """How a step chooses slots; None where it takes them all."""
         if all(rate == 1 for rate in self.sampling_rates):
@@ -153,6 +159,10 @@ class Exact:
     @property
     def sampling_rates(self) -> tuple[float, ...]:
         return self.sampling_rate  # type: ignore[return-value]
+
+    @property
+    def deviation(self) -> float:
+        return 0.0
 
     sampler = SubsampledGaussian.sampler
 

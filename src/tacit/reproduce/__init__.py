@@ -54,6 +54,7 @@ class Reproduction:
 
 _JALKO = "J. Jälkö, thesis on differentially private variational inference (2017)"
 _LIU = "X. Liu, Distributed variational inference and privacy, MPhil dissertation (2019)"
+_SEP = "M. Vinaroz & M. Park, DP-SEP: differentially private stochastic expectation propagation (2021)"
 _SHARMA = "M. Sharma et al., Differentially private federated variational inference (2019)"
 REPRODUCTIONS: dict[str, Reproduction] = {
     "jalko-fig21": Reproduction("jalko", "fig21", _JALKO, "Fig. 2.1: noisy descent by composition theorem", 20, 20),
@@ -83,6 +84,8 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         20,
         3,
     ),
+    "sep-table": Reproduction("sep", "table", _SEP, "Clusters: F-norm and KL proxy by ε", 10, 2),
+    "sep-fig1": Reproduction("sep", "fig1", _SEP, "Fig. 1: the clusters of one data set", 1, 1),
     "sharma-table5": Reproduction("sharma", "table5", _SHARMA, "Table 5: ten uneven sites of Adult, A to D", 5, 1),
     "sharma-fig1": Reproduction("sharma", "fig1", _SHARMA, "Fig. 1: distribution C, against communications", 5, 1),
 }

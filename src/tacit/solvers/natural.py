@@ -103,7 +103,7 @@ class NaturalVI:
 
         A share of the noise's largest eigenvalue is added for stepping, for what noise could hide.
         """
-        believed, edge = believe(curvature, _noise(self.curvature) * unit)
+        believed, edge = believe(curvature, self.curvature.deviation * unit)
         precision = cavity.precision + believed
         raised = precision + self.floor * edge * jnp.eye(curvature.shape[0], dtype=curvature.dtype)
         if is_first:
@@ -127,7 +127,7 @@ class NaturalVI:
     ) -> "Released[_State]":
         """The steps of one stage, and the covariance of the error of their average."""
         contraction = jnp.eye(state.mean.shape[0], dtype=state.mean.dtype) - state.step @ state.precision
-        added = (_noise(access.mechanism) * unit) ** 2 * (state.step @ state.step)
+        added = (access.mechanism.deviation * unit) ** 2 * (state.step @ state.step)
         zeros = jnp.zeros_like(state.step)
         spread = _spread(access, state.step)
 
@@ -251,14 +251,6 @@ def _inverse(precision: Array, root: Array) -> tuple[Array, Array]:
 def _family(mean: Array, covariance: Array, start: Any) -> Any:
     q = FullGaussian.of(mean, covariance)
     return q if isinstance(start, FullGaussian) else q.diagonal()
-
-
-def _noise(mechanism: SubsampledGaussian | Exact) -> float:
-    """The standard deviation of the noise on each coordinate of a scaled sum, at the noisiest level."""
-    if isinstance(mechanism, Exact):
-        return 0.0
-    settings = zip(mechanism.clips, mechanism.noise_multipliers, mechanism.sampling_rates, strict=True)
-    return max(clip * multiplier / rate for clip, multiplier, rate in settings)
 
 
 def _spread(access: Access, covariance: Array) -> Access:

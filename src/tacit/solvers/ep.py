@@ -1,0 +1,250 @@
+"""Expectation propagation: each record's likelihood is replaced by a factor that has the same moments beside the rest.
+
+    cavity_n = q / f_n         what is known without record n
+    f_n      = proj[cavity_n · p(x_n | θ)] / cavity_n        (moments matched; natural parameters subtract)
+    q        = prior · Π f_n
+
+`SEP` (Li, Hernández-Lobato & Turner 2015) takes all f_n for equal to their average f = (Π f_n)^(1/N), so that a
+record's cavity is q / f and nothing is kept of it. `EP` gives each record a factor of its own: it follows from that
+record and the posteriors that were released before, and is computed anew where it is needed: nothing hidden is kept.
+
+**Privacy** (DP-SEP after Vinaroz & Park; docs/errata.md, 6 and 9). A step releases Σ clip(f_n, C) over a Poisson
+sample, scaled by the public 1/rate, and the product of all factors moves to it by the damping ρ:
+
+    F ← (1 - ρ) F + ρ (Σ_sample clip(f_n, C) + σC z) / rate
+
+Given q, which is released, f_n is a function of record n alone and has norm at most C: under add-remove one record
+moves the sum by at most C, and the step costs what `SubsampledGaussian` says. The paper's sensitivity of 2γC/N is the
+same in other words: replace-one (2C), one record a step (1/rate = N) and ρ = γ/N². Where noise takes a precision below
+zero, q is projected to what is proper, which is post-processing; to skip such a step would be a decision on the data.
+
+Factors follow in closed form from `log_evidence` (probit, Gaussian), by quadrature in one dimension (any model in which
+θ enters through x·θ), or from the model's own `match`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tacit.families import DiagonalGaussian, FullGaussian, over_parts, power, product, project, quotient
+from tacit.privacy.clipping import per_record
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Level, Released, repeat
+from tacit.solvers.base import Target
+
+Tree = Any
+NODES = 32  # of the Gauss-Hermite rule: tilted distributions are further from Gaussian than what VI averages
+LEAST_PRECISION = 0.1  # of q, as a share of the start's
+RAISED = 0.4  # of the largest eigenvalue of noise
+MOST_CERTAIN = 0.99  # a factor takes at most this share of what is uncertain in its cavity
+
+
+def evidence_slopes(likelihood: Any, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    """First and second derivative in the mean of log Z = log ∫ p(y | z) N(z; mean, variance) dz, of one record."""
+    closed = getattr(likelihood, "log_evidence", None)
+    if closed is not None:
+
+        def slope(m: Array) -> Array:
+            return jax.grad(closed)(m, variance, y)
+
+        return jax.jvp(slope, (mean,), (jnp.ones_like(mean),))
+    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    z = mean + jnp.sqrt(variance) * jnp.asarray(points, mean.dtype)
+    of_linear = likelihood.of_linear
+
+    def at(z: Array) -> tuple[Array, Array, Array]:
+        first, second = jax.jvp(lambda z: jax.grad(of_linear)(z, y), (z,), (jnp.ones_like(z),))
+        return of_linear(z, y), first, second
+
+    # With Z = E[e^f]: (log Z)' = E_t[f'] and (log Z)'' = E_t[f''] + Var_t[f'], over the tilted distribution t.
+    logs, firsts, seconds = jax.vmap(at)(z)
+    tilted = jax.nn.softmax(logs + jnp.log(jnp.asarray(weights / weights.sum(), mean.dtype)))
+    first = tilted @ firsts
+    return first, tilted @ seconds + tilted @ jnp.square(firsts - first)
+
+
+def match(likelihood: Any, cavity: Any, record: Tree) -> Any:
+    """The factor f with proj[cavity · p(record | θ)] = cavity · f, in the family of the cavity."""
+    own = getattr(likelihood, "match", None)
+    if own is not None:
+        return own(cavity, record)
+    if not hasattr(likelihood, "of_linear") or isinstance(cavity, dict):
+        raise ValueError(f"{type(likelihood).__name__} has no moments to match: use VI, or give the model a `match`")
+    x, y = record
+    if isinstance(cavity, DiagonalGaussian):
+        variance = cavity.variance
+        slope, bend = evidence_slopes(likelihood, x @ cavity.mean, x**2 @ variance, y)
+        # Of each coordinate: m' = m + v x s, v' = v + v² x² b; b is below 0 where the record tells something.
+        taken = jnp.minimum(-bend * x**2 * variance, MOST_CERTAIN)
+        precision = taken / (variance * (1 - taken))
+        return DiagonalGaussian(slope * x / (1 - taken) + precision * cavity.mean, precision)
+    direction = cavity.covariance @ x
+    mean, variance = x @ cavity.mean, jnp.maximum(x @ direction, 1e-12)
+    slope, bend = evidence_slopes(likelihood, mean, variance, y)
+    taken = jnp.minimum(-bend * variance, MOST_CERTAIN)
+    precision = taken / (variance * (1 - taken))
+    weight = slope / (1 - taken) + precision * mean
+    return FullGaussian(weight * x, precision * jnp.outer(x, x))
+
+
+@dataclass(frozen=True)
+class SEP:
+    """`SEP(steps=50, damping=0.5)(key, target, access)`: stochastic expectation propagation.
+
+    steps: how many, or how many at each level of the mechanism's schedule. damping: ρ above. average: the share of late
+    steps whose factors are averaged; 0 takes the last. is_centred: whether a factor is clipped and noised as it pulls
+    where q is, (Λμ - Λm, Λ) with m the mean of q, and not as (Λμ, Λ): noise in Λ then does not move q's mean.
+    reach: the longest step of a mean.
+
+    A dict of Gaussians needs a model with its own `match`.
+    """
+
+    steps: int | tuple[int, ...]
+    damping: float = 0.5
+    average: float = 0.5
+    is_centred: bool = True
+    reach: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 < self.damping <= 1:
+            raise ValueError(f"damping={self.damping}; expected a number above 0 and at most 1")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average={self.average}; expected a share of at least 0 and below 1")
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        """q, projected to what is proper, priced for all steps."""
+        units = access.slots
+
+        def factor(state: "_State", record: Tree) -> Any:
+            return match(target.likelihood, quotient(state.q, power(state.factor, 1 / units)), record)
+
+        return self._run(key, target, access, factor)
+
+    def _run(
+        self, key: Array, target: Target, access: Access, factor: Callable[["_State", Tree], Any]
+    ) -> Released[Any]:
+        total = self.steps if isinstance(self.steps, int) else sum(self.steps)
+        first_averaged = total - max(1, round(self.average * total))
+        noise = access.mechanism.deviation * math.sqrt(self.damping / (2 - self.damping))  # that stays in F
+
+        def step(key: Array, level: Level, state: _State) -> Released[_State]:
+            release = access.at(level).sum(
+                key, per_record(lambda record: self._seen(factor(state, record), state.q, -1))
+            )
+
+            def move(total: Any) -> _State:
+                found = self._seen(total, state.q, 1)
+                new = product(power(state.factor, 1 - self.damping), power(found, self.damping))
+                late = (state.count >= first_averaged).astype(jnp.result_type(float))
+                number = jnp.maximum(1, state.count - first_averaged + 1).astype(late.dtype)
+                mean = product(state.mean, power(quotient(new, state.mean), late / number))
+                mean = jax.tree.map(lambda a, b: jnp.where(late > 0, a, b), mean, new)
+                q = _proper(product(target.cavity, new), state.q, target.start, noise, self.reach)
+                return _State(q, new, mean, state.count + 1, self._kept(state, q))
+
+            return release.map(move)
+
+        first = quotient(target.start, target.cavity)
+        begin = _State(target.start, first, first, jnp.int32(0), self._path(target.start, total))
+        return repeat(key, self.steps, step, begin).map(
+            lambda end: _proper(product(target.cavity, end.mean), end.q, target.start, noise, self.reach)
+        )
+
+    def _seen(self, factor: Any, q: Any, sign: int) -> Any:
+        """A factor as it pulls where q is, (Λμ - Λm, Λ), and (sign 1) back."""
+        if not self.is_centred:
+            return factor
+
+        def one(part: Any, at: Any) -> Any:
+            moved = part.precision @ at.mean if part.precision.ndim == 2 else part.precision * at.mean
+            return replace(part, precision_mean=part.precision_mean + sign * moved)
+
+        return over_parts(factor, one, q)
+
+    def _path(self, q: Any, total: int) -> Any:
+        """What is kept of posteriors: nothing."""
+        del q, total
+        return ()
+
+    def _kept(self, state: "_State", q: Any) -> Any:
+        del q
+        return state.path
+
+
+def _proper(raw: Any, old: Any, start: Any, noise: float, reach: float) -> Any:
+    """What noise (or a factor of negative precision) has made improper, with precision added around where q was.
+
+    Post-processing of released numbers (docs/errata.md, 9). A pull towards where q is does not move a fixed point; and
+    where a precision is negative, its size says how far to trust the step, as in a saddle-free Newton step. Precisions
+    are raised by a share of what noise of this deviation could hide.
+    """
+
+    def one(part: Any, was: Any, begin: Any) -> Any:
+        if part.precision.ndim == 2:
+            values, vectors = jnp.linalg.eigh((part.precision + part.precision.T) / 2)
+            edge = noise * math.sqrt(2 * values.shape[0])
+            sized = replace(part, precision=(vectors * (jnp.abs(values) + RAISED * edge)) @ vectors.T)
+        else:
+            sized = replace(part, precision=jnp.abs(part.precision) + RAISED * 2 * noise)
+        proper = sized.project(begin * LEAST_PRECISION)
+        added = proper.precision - part.precision
+        pull = added @ was.mean if added.ndim == 2 else added * was.mean
+        change = replace(proper, precision_mean=part.precision_mean + pull).mean - was.mean
+        mean = was.mean + change * jnp.minimum(1, reach / jnp.maximum(jnp.linalg.norm(change), 1e-30))
+        weighted = proper.precision @ mean if added.ndim == 2 else proper.precision * mean
+        held = replace(proper, precision_mean=weighted)
+        finite = jnp.all(jnp.isfinite(held.precision_mean)) & jnp.all(jnp.isfinite(held.precision))
+        return jax.tree.map(lambda new, kept: jnp.where(finite, new, kept), held, was)
+
+    return over_parts(raw, one, old, start)
+
+
+@dataclass(frozen=True)
+class EP(SEP):
+    """`EP(steps=10)(key, target, access)`: expectation propagation, with a factor for each record.
+
+    A record's factor is computed from the posteriors that were released before, so a step costs as many matches as
+    there were steps: for few of them. Nothing but sums leaves, and `SEP`'s guarantee holds word for word.
+    """
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        first = power(quotient(target.start, target.cavity), 1 / access.slots)
+
+        def factor(state: "_State", record: Tree) -> Any:
+            def refine(t: Array, own: Any) -> Any:
+                q = jax.tree.map(lambda leaf: leaf[t], state.path)
+                new = match(target.likelihood, self._cavity(q, own), record)
+                return product(power(own, 1 - self.damping), power(new, self.damping))
+
+            own = lax.fori_loop(0, state.count, refine, first)
+            return match(target.likelihood, self._cavity(state.q, own), record)
+
+        return self._run(key, target, access, factor)
+
+    def _cavity(self, q: Any, own: Any) -> Any:
+        """q without a factor; where noise has left less than that, a little of q."""
+        return project(quotient(q, own), power(q, 1e-2))
+
+    def _path(self, q: Any, total: int) -> Any:
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (total + 1, *leaf.shape)), q)
+
+    def _kept(self, state: "_State", q: Any) -> Any:
+        return jax.tree.map(lambda all, now: all.at[state.count + 1].set(now), state.path, q)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _State:
+    """q, the product of all factors, its average over late steps, the number of steps, and posteriors that are kept."""
+
+    q: Any
+    factor: Any
+    mean: Any
+    count: Array
+    path: Any

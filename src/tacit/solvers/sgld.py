@@ -1,0 +1,148 @@
+"""Stochastic gradient Langevin dynamics: samples of the posterior by noised gradients, some of whose noise is wanted.
+
+    θ ← θ + η_t/2 · (∇ log cavity(θ) + Ĝ(θ)) + √max(0, η_t - (η_t/2 · n)²) · N(0, I)
+
+Ĝ = (Σ_sample clip(∇ log p(x | θ), C) + σC z) / rate is a release, and n = σC/rate the deviation of its noise. Langevin
+dynamics wants noise of variance η_t in a step; what privacy has put there already counts towards it, and only the rest
+is added, so that the total is the larger of the two. Where privacy's is larger, samples spread wider than the
+posterior: `excess` says by how much. (Wang, Fienberg & Smola 2015 add one noise for both, and price it by bounds that
+are loose by today's accounting; `reproduce/jalko.py` has their form.)
+
+Several chains are one vector to the mechanism: they share a sample, a clip and a noise, and cost what one does. Given
+θ, which is released, a record's gradients depend on that record alone. All that comes out is made of releases.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tacit.families import DiagonalGaussian, FullGaussian, inner, over_parts, sample
+from tacit.privacy.clipping import per_record
+from tacit.privacy.mechanism import Access
+from tacit.privacy.released import Level, Released, repeat
+from tacit.solvers.base import Target
+
+Tree = Any
+LEAST_VARIANCE = 1e-8  # of samples, where chains have not moved
+
+
+@dataclass(frozen=True)
+class SGLD:
+    """`SGLD(steps=1000, step_size=1e-3)(key, target, access)`: q with the moments of the samples.
+
+    step_size: η of the first step; it decays as (1 + t/decay)^-exponent. burn_in: the share of steps before the first
+    sample. thinning: every how many steps one is kept. chains: how many are run side by side, for one budget.
+    """
+
+    steps: int
+    step_size: float
+    decay: float = float("inf")
+    exponent: float = 0.55
+    burn_in: float = 0.5
+    thinning: int = 1
+    chains: int = 4
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.chains < 1 or self.thinning < 1:
+            raise ValueError(
+                f"steps={self.steps}, chains={self.chains}, thinning={self.thinning}; expected at least 1 of each"
+            )
+        if not self.step_size > 0 or not self.decay > 0 or not 0 <= self.burn_in < 1:
+            raise ValueError(
+                f"step_size={self.step_size}, decay={self.decay}, burn_in={self.burn_in}; expected numbers above 0, "
+                "and a share of at least 0 and below 1"
+            )
+        if self.kept < 1:
+            raise ValueError(f"thinning={self.thinning} keeps nothing of {self.steps} steps; expected less of it")
+
+    @property
+    def kept(self) -> int:
+        """Samples of each chain."""
+        return (self.steps - self._first) // self.thinning
+
+    @property
+    def _first(self) -> int:
+        return round(self.burn_in * self.steps)
+
+    def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        """q in the family of `target.start`, with the mean and covariance of all samples."""
+        return self.samples(key, target, access).map(lambda found: moments(found, target.start))
+
+    def samples(self, key: Array, target: Target, access: Access) -> Released[Tree]:
+        """θ after burn-in, (samples, chains, ...) in each leaf, priced for all steps."""
+        start_key, noise_key, key = jax.random.split(key, 3)
+        gradient = jax.grad(target.likelihood.log_likelihood)
+        correction = getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
+        noise = _noise(access)
+
+        def log_cavity(theta: Tree) -> Array:
+            parts = over_parts(target.cavity, lambda part, at: part.statistics(at), theta)
+            found = inner(target.cavity, parts)
+            return found if correction is None else found + correction(theta)
+
+        def step(key: Array, level: Level, state: _State) -> Released[_State]:
+            def contribution(record: Tree) -> Tree:
+                return jax.vmap(gradient, (0, None))(state.theta, record)
+
+            def move(total: Tree) -> _State:
+                count = state.count.astype(jnp.result_type(float))
+                size = self.step_size * (1 + count / self.decay) ** -self.exponent
+                rest = jnp.sqrt(jnp.maximum(0, size - (size / 2 * noise) ** 2))
+                known = jax.vmap(jax.grad(log_cavity))(state.theta)
+                leaves, treedef = jax.tree.flatten(state.theta)
+                keys = jax.random.split(jax.random.fold_in(noise_key, state.count), len(leaves))
+                drawn = treedef.unflatten(
+                    [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
+                )
+                theta = jax.tree.map(
+                    lambda at, g, h, z: at + size / 2 * (g + h) + rest * z, state.theta, total, known, drawn
+                )
+                since = state.count - self._first
+                place = jnp.where((since >= 0) & (since % self.thinning == 0), since // self.thinning, self.kept)
+                kept = jax.tree.map(lambda all, now: all.at[place].set(now, mode="drop"), state.kept, theta)
+                return _State(theta, kept, state.count + 1)
+
+            return access.at(level).sum(key, per_record(contribution)).map(move)
+
+        theta = sample(start_key, target.start, (self.chains,))
+        kept = jax.tree.map(lambda leaf: jnp.zeros((self.kept, *leaf.shape), leaf.dtype), theta)
+        return repeat(key, self.steps, step, _State(theta, kept, jnp.int32(0))).map(lambda end: end.kept)
+
+    def excess(self, access: Access) -> float:
+        """How many times wider than the posterior the noise of privacy makes the first steps; 1 is not at all."""
+        return max(1.0, self.step_size**0.5 / 2 * _noise(access))
+
+
+def moments(samples: Tree, like: Any) -> Any:
+    """The families of `like` with the mean and covariance of samples (samples, chains, ...)."""
+
+    def one(part: Any, drawn: Array) -> Any:
+        flat = drawn.reshape(-1, drawn.shape[-1])
+        mean = jnp.mean(flat, axis=0)
+        if isinstance(part, DiagonalGaussian):
+            return DiagonalGaussian.of(mean, jnp.sqrt(jnp.var(flat, axis=0) + LEAST_VARIANCE))
+        away = flat - mean
+        spread = away.T @ away / flat.shape[0] + LEAST_VARIANCE * jnp.eye(flat.shape[1], dtype=flat.dtype)
+        return FullGaussian.of(mean, spread)
+
+    return over_parts(like, one, samples)
+
+
+def _noise(access: Access) -> float:
+    """The deviation of the noise on each coordinate of a gradient."""
+    if len(access.mechanism.sampling_rates) > 1:
+        raise ValueError("SGLD needs a mechanism of one level: its own noise rests on that of the gradients")
+    return access.mechanism.deviation
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _State:
+    """Where the chains are, what was kept of them, and the number of steps."""
+
+    theta: Tree
+    kept: Tree
+    count: Array

@@ -1,0 +1,47 @@
+"""DP-SEP's clusters: ours beside the published figures."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+import jax.numpy as jnp
+
+from tacit import reproduce
+from tacit.families import FullGaussian
+from tacit.reproduce import sep
+
+
+def test_scores_match_labels_and_know_the_truth():
+    means, x, owners = sep.made_up(0)
+    truth = sep.labelled(x, owners)
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
+        found = sep.scores({str(k): truth[k] for k in order}, 0)
+        assert found["f_norm"] < 0.3
+        assert found["kl_proxy"] == pytest.approx(0, abs=1e-3)
+        assert found["mean_square"] == pytest.approx(found["f_norm"] ** 2 / 8)
+    away = {str(k): FullGaussian.of(jnp.asarray(means[k] + 1, jnp.float32), 0.01 * jnp.eye(2)) for k in range(4)}
+    assert sep.scores(away, 0)["f_norm"] > 0.5
+
+
+def test_a_private_fit_is_within_its_epsilon_and_below_the_published_figure():
+    found, spent = sep.fits("tacit", "DP-SEP", 1.0, 2)
+    assert 0.99 < spent <= 1.0
+    norms = [sep.scores(sep._of(found, seed), seed)["f_norm"] for seed in range(2)]
+    assert np.mean(norms) < sep.PUBLISHED[1.0][0] / 3
+
+
+@pytest.mark.slow
+def test_every_figure_is_below_the_published_one(tmp_path, capsys):
+    reproduce.run("sep-table", tmp_path, quick=False, seeds=None, as_json=True)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    ours = {row["epsilon"]: row for row in rows if row["plan"] == "tacit" and row["method"] == "DP-SEP"}
+    for epsilon in (1.0, 5.5, 50.0):
+        assert ours[epsilon]["f_norm"] < sep.PUBLISHED[epsilon][0]
+        assert ours[epsilon]["epsilon_spent"] <= epsilon
+    exact = next(row for row in rows if row["method"] == "SEP")
+    assert exact["f_norm_median"] ** 2 / 8 < 0.01
+    assert math.isfinite(exact["kl_proxy"])
