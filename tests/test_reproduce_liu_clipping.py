@@ -41,6 +41,7 @@ def test_a_paid_quantile_has_the_price_of_a_fixed_clip():
     assert prices[0] == prices[1]
 
 
+@pytest.mark.slow
 def test_a_threshold_and_a_decay_shorten_steps():
     plain, *shorter = (
         paid_run(SMALL, 5.0, 2, 2, **more).q.precision[:, -1].mean()

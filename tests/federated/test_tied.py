@@ -104,7 +104,7 @@ def test_places_that_are_empty_say_nothing(key):
     np.testing.assert_allclose(np.linalg.solve(precision, pull), _last(path).mean, atol=2e-3)
 
 
-@pytest.mark.parametrize("reset", [1, None])
+@pytest.mark.parametrize("reset", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_generalised_model_is_fitted_with_curvature_released_seldom(reset, key):
     members = [(x, (x @ np.array([1.0, -0.5]) > 0).astype(np.float32)) for x, _ in sites(8, 30)]
     model = LogisticRegression(FullGaussian.standard(DIMENSION))

@@ -132,6 +132,7 @@ def test_bad_settings_are_refused_with_their_value(settings):
         Adaptive(**settings)
 
 
+@pytest.mark.slow
 def test_a_full_posterior_can_be_fitted_too():
     prior = FullGaussian.standard(SIZE)
     target = Target(prior, prior, LogisticRegression(prior))
