@@ -48,7 +48,6 @@ def test_the_published_budgets_stop_where_the_moments_accountant_does():
         assert sharma._spent("C", epsilon) == pytest.approx(tight, abs=1e-3)
 
 
-@pytest.mark.slow
 def test_the_quick_table_has_both_plans_beside_the_published_figures(small, run, tmp_path):
     code, out, err = run("reproduce", "sharma-table5", "--quick", "--out", tmp_path, "--json")
     assert (code, err) == (0, "")
