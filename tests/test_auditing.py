@@ -102,7 +102,6 @@ def test_many_canaries_in_one_run_prove_less_than_the_claim():
     assert not found["refuted"]
 
 
-@pytest.mark.slow
 def test_attackers_of_a_posterior_succeed_without_privacy_and_are_held_to_the_limit_with_it():
     # 500 runs of each world: at most 2.3 % is the standard error of a rate, and four of them are allowed.
     small = {"runs": 1000, "records": 40, "columns": 6, "seed": 1}

@@ -67,8 +67,12 @@ def on_a_grid(model, y):
     return mean, np.sqrt(weights @ (thetas - mean) ** 2)
 
 
-@pytest.mark.parametrize("kind", [LogisticRegression, ProbitRegression])
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "conjugate"])
+OFTEN = [(name, LogisticRegression) for name in SOLVERS if name != "conjugate"]
+OFTEN += [(name, ProbitRegression) for name in ("ep", "sep")]
+SELDOM = [pytest.param(name, ProbitRegression, marks=pytest.mark.slow) for name in ("vi", "natural", "sgld")]
+
+
+@pytest.mark.parametrize(("name", "kind"), [*OFTEN, *SELDOM])
 def test_the_posterior_of_a_regression_on_classes_is_near_that_by_brute_force(name, kind):
     model = kind(PRIOR)
     q, (mean, deviation) = solved(SOLVERS[name], model, CLASSES).value, on_a_grid(model, CLASSES)
@@ -99,7 +103,7 @@ def test_the_receipt_is_the_price_and_both_count_every_step(name):
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-@pytest.mark.parametrize("bad", [np.nan, 3e38])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_a_record_that_is_not_a_number_moves_nothing_and_a_huge_one_little(name, bad):
     x = X.copy()
     x[3] = bad
