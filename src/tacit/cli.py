@@ -189,6 +189,7 @@ def fit(
     scaling: Annotated[
         str, typer.Option(help="How numbers are rescaled: moments (part of the budget) or bounds (free).")
     ] = "moments",
+    method: Annotated[str, typer.Option(help="vi, ep, sep (expectation propagation) or sgld (samples).")] = "vi",
     steps: Annotated[int | None, typer.Option(help="How many noisy steps; by a rule otherwise.")] = None,
     clip: Annotated[float | None, typer.Option(help="The most one unit moves a step; by a rule otherwise.")] = None,
     prior_deviation: Annotated[float, typer.Option(help="Of coefficients of standardised features.")] = 1.0,
@@ -206,9 +207,11 @@ def fit(
     with _progress() as progress:
         progress("Starting")
         from tacit.data.tables import Facts, Table, read_frame, split_list
+        from tacit.fitting import check_method
         from tacit.fitting import fit as fit_table
 
         _check_fit(model, epsilon, delta, scaling, adjacency, unit, most_records, level, insecure_seed)
+        check_method(method)
         _check_positive(steps=steps, clip=clip, prior_deviation=prior_deviation)
         facts = Facts.given(schema, bounds or (), categories or (), classes)
         _make_folder(out)
@@ -227,6 +230,7 @@ def fit(
             scaling=scaling,  # type: ignore[arg-type]  # checked above
             most_records=most_records,
             prior_deviation=prior_deviation,
+            method=method,  # type: ignore[arg-type]
             steps=steps,
             clip=clip,
             adjacency=adjacency,  # type: ignore[arg-type]
@@ -240,6 +244,7 @@ def fit(
         result = {
             "version": tacit.__version__,
             "model": model,
+            "method": method,
             "target": target,
             **size,
             "epsilon": _finite(posterior.epsilon),

@@ -168,7 +168,7 @@ class Settings(_Section):
     prior_deviation: float | None = _number("above 0", gt=0)
     noise_scale: float | None = _number("above 0", gt=0)
     evaluation: float | None = _number("of at least 0 and below 0.75, a share of the budget", ge=0, lt=0.75)
-    method: Literal["natural", "vi"] | None = _one_of("natural", "vi")
+    method: Literal["natural", "vi", "ep", "sep"] | None = _one_of("natural", "vi", "ep", "sep")
     unit: Literal["record", "site"] | None = _one_of("record", "site")
     noise: Literal["tied", "central", "per-site"] | None = _one_of("tied", "central", "per-site")
     reset: int | None = _whole(1)
@@ -271,9 +271,9 @@ def _plan_clashes(given: Settings) -> Iterator[str]:
     if given.noise_scale is not None and given.model != "linear":
         yield f'noise_scale with model="{given.model}"; expected it for a linear model only, so leave it out'
     if given.vi is not None and method != "vi":
-        yield '[vi] with method="natural"; expected method = "vi", or no [vi]'
-    if given.evaluation and (given.model == "linear" or method != "natural"):
-        yield f'evaluation={given.evaluation}; expected it with two classes and method = "natural", so leave it out'
+        yield f'[vi] with method="{method}"; expected method = "vi", or no [vi]'
+    if given.evaluation and (given.model == "linear" or method == "vi"):
+        yield f'evaluation={given.evaluation}; expected it with two classes and not with "vi", so leave it out'
 
 
 def _unit_clashes(given: Settings) -> Iterator[str]:
@@ -289,8 +289,8 @@ def _unit_clashes(given: Settings) -> Iterator[str]:
         yield f'reset with noise="{noise}"; expected it with noise = "central" only, so leave it out'
     if given.participation is not None and noise != "tied":
         yield f'participation with noise="{noise}"; expected it with noise = "tied" only, so leave it out'
-    if given.method == "vi":
-        yield 'method="vi" with unit="site"; expected method = "natural", so leave it out'
+    if given.method not in (None, "natural"):
+        yield f'method="{given.method}" with unit="site"; expected method = "natural", so leave it out'
     if noise == "per-site":
         return
     if (given.schedule or "synchronous") != "synchronous" or given.dropout or given.straggling:

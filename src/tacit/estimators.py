@@ -26,7 +26,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from tacit.fitting import fit
+from tacit.fitting import Method, fit
 from tacit.posterior import Posterior
 from tacit.privacy.events import Adjacency
 from tacit.regression import PRIOR_DEVIATION
@@ -40,6 +40,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
     bounds: Any
     indicators: Any
     prior_deviation: float
+    method: Method
     steps: int | None
     clip: float | None
     adjacency: Adjacency
@@ -88,6 +89,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
             indicators=[*self.indicators, *indicators],
             names=names,
             prior_deviation=self.prior_deviation,
+            method=self.method,
             steps=self.steps,
             clip=self.clip,
             adjacency=self.adjacency,
@@ -108,6 +110,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
     classes : the public list of labels. None reads them off y, which reveals a label that a single record has; the
         statement then says so. Give them for private records.
     prior_deviation : of the coefficients of standardised features.
+    method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
@@ -142,6 +145,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         indicators: Any = (),
         classes: Any = None,
         prior_deviation: float = PRIOR_DEVIATION,
+        method: Method = "vi",
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -153,6 +157,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         self.indicators = indicators
         self.classes = classes
         self.prior_deviation = prior_deviation
+        self.method: Method = method
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -212,6 +217,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         target_bounds: tuple[float, float] | None = None,
         indicators: Any = (),
         prior_deviation: float = PRIOR_DEVIATION,
+        method: Method = "vi",
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -223,6 +229,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         self.target_bounds = target_bounds
         self.indicators = indicators
         self.prior_deviation = prior_deviation
+        self.method: Method = method
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -277,6 +284,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     target_bounds : public limits of the target, (low, high), or None.
     indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
     prior_deviation : of the coefficients of standardised features, for a standardised target.
+    method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
@@ -314,6 +322,7 @@ class PrivatePoissonRegression(_PrivateRegressor):
     target_bounds : public limits of the counts, (0, high), or None.
     indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
     prior_deviation : of the coefficients of standardised features.
+    method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the

@@ -12,6 +12,10 @@ For regressions on a table (docs/fitting.md says how the rule was found and what
 
 Shares are of 1/σ², which adds up over Gaussian releases. Nothing is sampled: with so few steps, using all records at
 each is the better bargain. Other models are fitted by `VI` with Adam on Poisson samples of a tenth.
+
+`method` swaps what stands for a record and nothing else of the table above: "vi", the variational bound; "ep" and
+"sep", expectation propagation with a factor for each record or an average one; other models then need their own
+`match`, and 25 steps on all records. "sgld" samples by Langevin dynamics, chains side by side, on Poisson samples.
 """
 
 import math
@@ -19,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +33,7 @@ from jax import Array
 
 from tacit.data.datasets import Dataset
 from tacit.data.tables import Table
-from tacit.families import DiagonalGaussian, FullGaussian
+from tacit.families import DiagonalGaussian
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Dense
@@ -54,10 +58,12 @@ from tacit.regression import (
     without_tails,
 )
 from tacit.scaling import BINS, Range, Scaling, histogram_clip, moments_clip, release_range, release_scaling
-from tacit.solvers import VI, Adaptive, NaturalVI, Target
+from tacit.solvers import EP, SEP, SGLD, VI, Adaptive, NaturalVI, Target
+from tacit.solvers.sgld import moments
 
 Tree = Any
 Mechanism = SubsampledGaussian | Exact
+Method = Literal["vi", "ep", "sep", "sgld"]
 SHARES = {"ranges": 0.1, "moments": 0.2, "residual": 0.05, "curvature": 0.2}  # gradients have the rest
 STAGES, EXACT_STAGES = (8, 12), (3, 3, 4, 4, 6, 10)
 MOST_RESIDUAL, LEAST_RESIDUAL = 4.0, 1e-3  # variances of the target: noise may leave nothing of a small residual
@@ -65,6 +71,13 @@ MOST_COLUMNS = 400  # above, a matrix of curvature is mostly noise, and a diagon
 STEPS, SAMPLING_RATE, LEARNING_RATE, CLIP = 1000, 0.1, 0.02, 1.0  # of models that are not regressions
 START_DEVIATION = 0.1  # of where they begin
 LEAST_BATCH = 200  # records of a sample, on average
+FACTOR_STEPS, FACTOR_CLIP, DAMPING, FACTOR_REACH = 25, 8.0, 0.3, 0.4  # of EP where curvature is not apart
+CHAINS, MOST_SAMPLES, FIRST_SHARE = (
+    4,
+    250,
+    0.2,
+)  # of Langevin dynamics: samples kept of a chain, steps before a residual
+STEP_SHARE = 0.5  # its learning rate: a step as a share of the inverse of the largest curvature
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,11 @@ class Plan:
 
     noise_multiplier is that of all releases together, 0 for none; each release has its share of it. numbers: columns
     of the table that are measured; unknown: which of them (and of the target, in the end) have no public bounds.
-    is_adaptive: whether the clip only begins as `clip` and follows the gradients.
+    is_adaptive: whether the clip only begins as `clip` and follows the gradients. has_curvature: whether that is
+    released apart from gradients. learning_rate: of Adam; of Langevin dynamics, a share of what curvature allows.
     """
 
-    method: Literal["natural", "vi"]
+    method: Literal["natural", "vi", "ep", "sep", "sgld"]
     link: str
     steps: tuple[int, ...]
     clip: float
@@ -85,6 +99,7 @@ class Plan:
     learning_rate: float = LEARNING_RATE
     optimiser: Any = None
     is_adaptive: bool = False
+    has_curvature: bool = False
     is_table: bool = False
     most_records: int = 1
     numbers: tuple[int, ...] = ()
@@ -108,8 +123,8 @@ class Plan:
         found = {
             "ranges": int(is_paid and bool(self.unknown)),
             "moments": int(is_paid),
-            "residual": int(self.is_table and self.link == "linear" and self.method == "natural"),
-            "curvature": len(self.steps) if self.method == "natural" else 0,
+            "residual": int(self.is_table and self.link == "linear" and (self.has_curvature or self.method == "sgld")),
+            "curvature": len(self.steps) if self.has_curvature else 0,
             "gradients": sum(self.steps),
         }
         return {name: count for name, count in found.items() if count}
@@ -140,12 +155,17 @@ class Plan:
 
     def event(self, slots: int, unit: str, parameters: int) -> Event:
         """What the plan costs; the receipt of the run is the same but for the number of coordinates."""
+        gradients = 2 * parameters
+        if self.method == "sgld":
+            gradients = CHAINS * parameters
+        elif not self.has_curvature and self.method in ("ep", "sep"):
+            gradients = parameters * (parameters + 1)
         sizes = {
             "ranges": BINS * len(self.unknown),
             "moments": 2 * self.columns + 1,
             "residual": 2,
             "curvature": parameters**2,
-            "gradients": 2 * parameters,
+            "gradients": gradients,
         }
         made, counts = self.mechanisms(), self.counts()
         return compose(
@@ -176,12 +196,13 @@ def _plain(mechanism: Mechanism) -> dict[str, Any]:
 class Outcome:
     """What a run releases: q over standardised coefficients, and the scalings and noise that lead back from there.
 
-    q is a family or a dict of them, or (mean, covariance).
+    q is a family or a dict of them, or (mean, covariance). samples: of θ, (samples, chains, ...), where there are any.
     """
 
     q: Any
     scaling: Scaling | None = None
     noise_scale: Array | None = None
+    samples: Any = None
 
 
 @partial(jax.jit, static_argnums=0)
@@ -189,7 +210,7 @@ def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: 
     """The plan, as one compiled program. Everything that reads records goes through a mechanism of the plan."""
     mechanisms = plan.mechanisms()
     if not plan.is_table:
-        return _solve(plan, mechanisms, key, access, model, start).map(lambda found: Outcome(found[0]))
+        return _solve(plan, mechanisms, key, access, model, start)
     assert bounds is not None
     range_key, moments_key, solver_key = jax.random.split(key, 3)
     numbers = access.map(lambda record: measured(plan.link, plan.numbers, record))
@@ -210,7 +231,7 @@ def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: 
     def solve(scaling: Scaling) -> Released[Outcome]:
         ready = access.map(lambda record: standardise(plan.link, plan.numbers, scaling, record))
         release = _solve(plan, mechanisms, solver_key, ready, model, start, scaling)
-        return release.map(lambda found: Outcome(found[0], scaling, found[1]))
+        return release.map(lambda found: replace(found, scaling=scaling))
 
     return scalings.then(solve)
 
@@ -223,47 +244,80 @@ def _solve(
     model: Any,
     start: Any,
     scaling: Scaling | None = None,
-) -> Released[tuple[Any, Array | None]]:
+) -> Released[Outcome]:
     """The posterior of the records behind `access`, and the noise scale of a linear regression that learns it."""
     gradients = access.through(mechanisms["gradients"])
+    target = Target(model.prior, start, model)
     if plan.method == "vi":
         optimiser = plan.optimiser or optax.adam(plan.learning_rate)
         steps = plan.steps[0] if len(plan.steps) == 1 else plan.steps
         adaptive = Adaptive(start=plan.clip) if plan.is_adaptive else None
-        found = VI(steps, optimiser, adaptive=adaptive)(key, Target(model.prior, start, model), gradients)
-        return found.map(lambda q: (q, None))
-    link = LINKS[plan.link]
-    slope, bend = link.slope, link.bend
-    solver = NaturalVI(
-        mechanisms["curvature"], plan.steps, reach=REACH if plan.is_table else math.inf, caution=link.caution
-    )
+        return VI(steps, optimiser, adaptive=adaptive)(key, target, gradients).map(Outcome)
+    if plan.method in ("ep", "sep") and not plan.has_curvature:
+        solver = {"ep": EP, "sep": SEP}[plan.method](plan.steps[0], DAMPING, reach=FACTOR_REACH)
+        return solver(key, target, gradients).map(Outcome)
+    link = LINKS.get(plan.link)
+    units: tuple[Any, Any] = (1.0, 1.0) if link is None else (link.slope, link.bend)
     if plan.link == "linear" and scaling is not None:
         keys = jax.random.split(key, 3)
-        first = replace(solver, steps=plan.steps[:1])
+        first, rest = _parts(plan, mechanisms)
         noised = access.through(mechanisms["residual"])
 
-        def again(q: Any) -> Released[Any]:
-            def finish(noise_scale: Array) -> Released[Any]:
+        def again(mean: Array) -> Released[Outcome]:
+            def finish(noise_scale: Array) -> Released[Outcome]:
                 known = replace(model, noise_scale=noise_scale)
-                target = Target(model.prior, q, known)
-                units = (slope / noise_scale, bend / noise_scale**2)
-                rest = replace(solver, steps=plan.steps[1:])
-                return rest.moments(keys[2], target, gradients, units).map(lambda q: (q, noise_scale))
+                near = start.of(mean, start.covariance if start.precision.ndim == 2 else start.deviation)
+                scaled = units[0] / noise_scale, units[1] / noise_scale**2
+                found = rest(keys[2], Target(model.prior, near, known), gradients, scaled)
+                return found.map(lambda outcome: replace(outcome, noise_scale=noise_scale))
 
-            return _residual_scale(keys[1], noised, q.mean).then(finish)
+            return _residual_scale(keys[1], noised, mean).then(finish)
 
-        return first(keys[0], Target(model.prior, start, model), gradients, (slope, bend)).then(again)
-    units: tuple[Any, Any] = (slope, bend)
+        begun = first(keys[0], target, gradients, units)
+        return begun.map(lambda found: found.q[0] if isinstance(found.q, tuple) else found.q.mean).then(again)
     if plan.link == "linear":
-        units = (slope / model.noise_scale, bend / model.noise_scale**2)
+        units = (units[0] / model.noise_scale, units[1] / model.noise_scale**2)
     if plan.link == "poisson" and scaling is not None:
         mean = jnp.maximum(scaling.location[-1], 1 / access.slots)
-        units = (slope * jnp.sqrt(mean), bend * mean)
+        units = (units[0] * jnp.sqrt(mean), units[1] * mean)
         moved = jnp.zeros_like(model.prior.mean).at[0].set(jnp.log(mean))
         model = replace(model, prior=DiagonalGaussian(moved * model.prior.precision, model.prior.precision))
-        start = FullGaussian(model.prior.precision_mean, start.precision) if start.precision.ndim == 2 else model.prior
-    found = solver.moments(key, Target(model.prior, start, model), gradients, units)
-    return found.map(lambda q: (q, None))
+        start = start.of(moved, start.covariance if start.precision.ndim == 2 else start.deviation)
+        target = Target(model.prior, start, model)
+    return _parts(plan, mechanisms)[-1](key, target, gradients, units)
+
+
+def _parts(plan: Plan, mechanisms: dict[str, Mechanism]) -> tuple[Callable[..., Released[Outcome]], ...]:
+    """What solves, as `(key, target, access, units)`: in two parts if the residual is found between them, or whole."""
+    is_parted = "residual" in mechanisms
+    if plan.method == "sgld":
+        total = plan.steps[0]
+        early = max(1, round(FIRST_SHARE * total))
+        return tuple(_langevin(plan, steps) for steps in ((early, total - early) if is_parted else (total,)))
+    solver = NaturalVI(
+        mechanisms["curvature"],
+        reach=REACH if plan.is_table else math.inf,
+        caution=LINKS[plan.link].caution,
+        expansion="vi" if plan.method == "natural" else plan.method,  # type: ignore[arg-type]
+    )
+
+    def staged(steps: tuple[int, ...]) -> Callable[..., Released[Outcome]]:
+        part = replace(solver, steps=steps)
+        return lambda key, target, access, units: part.moments(key, target, access, units).map(Outcome)
+
+    return tuple(staged(steps) for steps in ((plan.steps[:1], plan.steps[1:]) if is_parted else (plan.steps,)))
+
+
+def _langevin(plan: Plan, steps: int) -> Callable[..., Released[Outcome]]:
+    """Langevin dynamics with a step size by the largest curvature that records may have, and what it leaves."""
+
+    def solve(key: Array, target: Target, access: Access, units: Any) -> Released[Outcome]:
+        size = plan.learning_rate / (access.slots * plan.curvature_clip)
+        solver = SGLD(steps, size, thinning=max(1, steps // 2 // MOST_SAMPLES), chains=CHAINS)
+        drawn = solver.samples(key, target, access, units)
+        return drawn.map(lambda found: Outcome(moments(found, target.start), samples=found))
+
+    return solve
 
 
 def _residual_scale(key: Array, access: Access, mean: Array) -> Released[Array]:
@@ -295,6 +349,7 @@ def fit(
     names: Any = None,
     classes: Any = None,
     scaling: Literal["moments", "bounds"] = "moments",
+    method: Method = "vi",
     groups: Any = None,
     most_records: int | None = None,
     prior_deviation: float = PRIOR_DEVIATION,
@@ -321,8 +376,11 @@ def fit(
 
     `groups` (an id for each record) makes all records of one id the unit of privacy, of which the first `most_records`
     are used. The prior is N(0, prior_deviation²) on the coefficients of standardised features. The number of records is
-    taken as public. clip="adaptive" fits by `VI` with a clip that follows the gradients, within the same price. `notes`
-    are added to the statement. The answer is in the units of the data.
+    taken as public. `notes` are added to the statement. The answer is in the units of the data.
+
+    method: "vi", variational inference; "ep" or "sep", expectation propagation with a factor for each record or an
+    average one; "sgld", samples by Langevin dynamics, which `posterior.chains` holds and `to_arviz` hands on.
+    clip="adaptive" fits by `VI` with a clip that follows the gradients, within the same price.
 
     >>> import numpy as np
     >>> x = np.linspace(-1, 1, 400)[:, None]
@@ -335,11 +393,13 @@ def fit(
         raise ValueError(f"epsilon={epsilon}; expected a number above 0, or infinity for no privacy")
     if isinstance(model, str) and model not in LINKS:
         raise ValueError(f"model={model!r}; expected one of {', '.join(LINKS)}, or a model of tacit.models")
+    check_method(method)
     table, records = _records(model, data, names, indicators, bounds, target_bounds, classes)
     if groups is None and table is not None:
         groups = table.groups
     access = Access.of(records, Exact(), groups=groups, most_records=most_records)
-    given = {"steps": steps, "clip": clip, "sampling_rate": sampling_rate, "learning_rate": learning_rate}
+    given = {"method": method, "steps": steps, "clip": clip, "sampling_rate": sampling_rate}
+    given |= {"learning_rate": learning_rate}
     key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
     start_key = key
     if start is None and not isinstance(model, str):
@@ -375,6 +435,12 @@ def fit(
     return posterior
 
 
+def check_method(method: str) -> None:
+    """Refuse a word that names no method."""
+    if method not in get_args(Method):
+        raise ValueError(f"method={method!r}; expected one of {', '.join(get_args(Method))}")
+
+
 def prepare(
     key: Array,
     model: Any,
@@ -392,20 +458,20 @@ def prepare(
 ) -> tuple[Plan, Callable[[Array, Access], Released[Outcome]]]:
     """The plan, and the program `(key, access) -> Released[Outcome]` that carries it out, from public facts alone.
 
-    Of `access` only its form counts. key: for a start that is drawn. given: steps, clip, sampling_rate and
+    Of `access` only its form counts. key: for a start that is drawn. given: method, steps, clip, sampling_rate and
     learning_rate, where they are not left to the rule.
     """
     plan = _plan(model, table, access, math.isfinite(epsilon), scaling, given, optimiser)
     if isinstance(model, str):
         assert table is not None
         model = model_of(plan.link, table, prior_deviation)
-        start = (
-            model.prior.full() if plan.method == "natural" else model.prior.of(jnp.zeros_like(model.prior.mean), 0.1)
-        )
-    if start is None:
+        start = model.prior
+        if not plan.has_curvature:
+            start = start.of(jnp.zeros_like(start.mean), START_DEVIATION)
+    elif start is None:
         start = model.start(key) if hasattr(model, "start") else model.prior
-        if plan.method == "natural" and len(start.precision_mean) <= MOST_COLUMNS:
-            start = start.full()
+    if plan.method != "vi" and not isinstance(start, dict) and len(start.precision_mean) <= MOST_COLUMNS:
+        start = start.full()
     size = sum(leaf.size for leaf in jax.tree.leaves(_means(start)))
     if math.isfinite(epsilon):
         noise = accounting.calibrate(
@@ -415,7 +481,7 @@ def prepare(
             adjacency=adjacency,
         ).noise_multiplier
         plan = replace(plan, noise_multiplier=noise)
-        if plan.method == "natural" and given.get("clip") is None:
+        if plan.has_curvature and given.get("clip") is None:
             gradients = noise / math.sqrt(plan.shares()["gradients"])
             plan = replace(plan, clip=clip_of(plan.link, plan.clip, gradients, access.slots, size))
     limits = bounds_of(table, plan.columns) if table is not None and plan.is_table else None
@@ -453,10 +519,12 @@ def _plan(
 ) -> Plan:
     """The rule: settings from public sizes alone. The clip of a regression's gradients waits for the noise."""
     steps, rate, clip, learning_rate = (given.get(name) for name in ("steps", "sampling_rate", "clip", "learning_rate"))
-    is_adaptive = clip == "adaptive"
+    method, is_adaptive = given.get("method") or "vi", clip == "adaptive"
+    if method != "vi" and (is_adaptive or optimiser is not None or (method != "sgld" and learning_rate is not None)):
+        raise ValueError(f"method={method!r} takes neither clip='adaptive' nor an optimiser; use method='vi'")
     if isinstance(clip, str) and not is_adaptive:
         raise ValueError(f"clip={clip!r}; expected a number above 0, 'adaptive', or None for the rule")
-    clip = None if is_adaptive else clip
+    clip = None if isinstance(clip, str) else clip
     is_table = isinstance(model, str)
     kinds = {name: link.model for name, link in LINKS.items()}
     link = model if is_table else next((name for name, kind in kinds.items() if isinstance(model, kind)), "")
@@ -477,21 +545,27 @@ def _plan(
     is_natural = link not in ("", "softmax") and columns <= MOST_COLUMNS
     typical = 1 + len(table.numbers) + table.categories if table is not None else max(1, columns)
     per_unit = math.sqrt(most_records)  # a unit's records add up
-    if is_natural and optimiser is None and learning_rate is None and not is_adaptive:
+    if is_natural and method != "sgld" and optimiser is None and learning_rate is None and not is_adaptive:
         stages = (STAGES if is_private else EXACT_STAGES) if steps is None else _halves(steps)
         clips = math.sqrt(typical) * per_unit if clip is None else clip, typical * per_unit
-        return Plan(
-            "natural", link, stages, *clips, sampling_rate=1.0 if rate is None else rate, learning_rate=0.0, **common
-        )
+        settings = {"sampling_rate": 1.0 if rate is None else rate, "learning_rate": 0.0, "has_curvature": True}
+        return Plan("natural" if method == "vi" else method, link, stages, *clips, **settings, **common)
+    if method in ("ep", "sep") and not (is_natural or hasattr(model, "match") or (link and link != "softmax")):
+        raise ValueError(f"method={method!r} has no moments to match of this model; use method='vi' or 'sgld'")
     if clip is None:
-        clip = math.sqrt(typical) * LINKS[link].least if link else CLIP
-        clip *= per_unit
+        clip = math.sqrt(typical) * LINKS[link].least if link else FACTOR_CLIP if method in ("ep", "sep") else CLIP
+        clip *= per_unit * (math.sqrt(CHAINS) if method == "sgld" else 1)
     if rate is None:
-        rate = min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
-    learning_rate = LEARNING_RATE if learning_rate is None else learning_rate
+        rate = 1.0 if method in ("ep", "sep") else min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
+    if learning_rate is None:
+        learning_rate = {"vi": LEARNING_RATE, "sgld": STEP_SHARE}.get(method, 0.0)
+    if steps is None:
+        steps = FACTOR_STEPS if method in ("ep", "sep") else STEPS
     settings = {"sampling_rate": rate, "learning_rate": learning_rate, "optimiser": optimiser}
     settings |= {"is_adaptive": is_adaptive}
-    return Plan("vi", link, (STEPS if steps is None else steps,), clip, **settings, **common)
+    if method == "sgld":
+        settings["curvature_clip"] = typical * per_unit
+    return Plan(method, link, (steps,), clip, **settings, **common)
 
 
 def _width(model: Any, access: Access) -> int:
@@ -533,8 +607,10 @@ def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | 
         found.append("Records are used as they are given; what was done to them before is not covered.")
     if plan.is_table and plan.link in ("logistic", "probit", "softmax"):
         found.append("The list of classes is treated as public.")
-    if plan.method == "natural":
+    if plan.has_curvature:
         found.append("Posterior intervals include the noise that was added.")
+    elif plan.method == "sgld":
+        found.append("Samples spread by the larger of the posterior's noise and privacy's: intervals are no narrower.")
     else:
         found.append("Posterior intervals do not include the noise that was added.")
     return tuple(found)
@@ -544,15 +620,17 @@ def _posterior(plan: Plan, table: Table | None, outcome: Outcome, statement: Sta
     """The outcome in the units of the data."""
     words = {"statement": statement.to_dict(), "statement_text": statement.text()}
     common: dict[str, Any] = words | {"plan": plan.to_dict()}
+    samples = jax.tree.map(lambda leaf: np.asarray(leaf, float).swapaxes(0, 1), outcome.samples)  # chains in front
     if isinstance(outcome.q, dict):
         blocks = {
             name: block(q, tuple(f"{name}[{j}]" for j in range(len(q.precision)))) for name, q in outcome.q.items()
         }
-        return Posterior(blocks, "", **common)
+        return Posterior(blocks, "", **common, chains=samples)
     if not plan.is_table:
         size = len(jax.tree.leaves(outcome.q)[0])
         names = ("intercept", *table.names) if table is not None else tuple(f"theta[{j}]" for j in range(size))
+        common["chains"] = None if samples is None else {"coefficients": samples}
         return Posterior({"coefficients": block(outcome.q, names)}, plan.link if table is not None else "", **common)
     assert table is not None
     assert outcome.scaling is not None
-    return in_units(plan.link, plan.numbers, table, outcome.q, outcome.scaling, outcome.noise_scale, common)
+    return in_units(plan.link, plan.numbers, table, outcome.q, outcome.scaling, outcome.noise_scale, common, samples)

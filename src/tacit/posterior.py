@@ -43,7 +43,8 @@ class Posterior:
 
     blocks: the parameters, by name; for regressions one, "coefficients", intercept first. link: what kind of regression
     it is, or "" for another model, whose predictions are the model's own (`families`). statement and plan: plain data;
-    statement_text: the statement in words.
+    statement_text: the statement in words. chains: samples of each block, (chains, samples, size), where the method
+    makes some; the blocks then have their moments.
     """
 
     blocks: dict[str, Block]
@@ -54,6 +55,7 @@ class Posterior:
     noise_scale: float | None = None  # of a linear regression's target
     classes: tuple[Any, ...] | None = None  # what the target's 0, 1, ... stand for
     details: dict[str, Any] = field(default_factory=dict)  # such as released scalings and the table's schema
+    chains: dict[str, np.ndarray] | None = None
 
     @property
     def epsilon(self) -> float:
@@ -83,8 +85,12 @@ class Posterior:
         return rows
 
     def sample(self, draws: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Draws of each block, (draws, size). They read no record, so any seed will do."""
+        """Draws of each block, (draws, size), from its samples if there are any. They read no record: any seed."""
         rng = np.random.default_rng(seed)
+        if self.chains is not None:
+            every = {name: drawn.reshape(-1, drawn.shape[-1]) for name, drawn in self.chains.items()}
+            chosen = rng.integers(len(next(iter(every.values()))), size=draws)
+            return {name: drawn[chosen] for name, drawn in every.items()}
         return {name: block.sample(rng, draws) for name, block in self.blocks.items()}
 
     # --- Predictions of regressions ------------------------------------------------------------------------------
@@ -126,7 +132,7 @@ class Posterior:
         if self.link == "softmax":
             return self._softmax(features, draws, seed)
         if method == "sampling":
-            theta = self.coefficients.sample(np.random.default_rng(seed), draws)
+            theta = self.sample(draws, seed)["coefficients"]
             z = self._rows(features) @ theta.T
             return {"linear": lambda z: z, "logistic": special.expit, "probit": special.ndtr, "poisson": np.exp}[
                 self.link
@@ -156,7 +162,7 @@ class Posterior:
         x = self._rows(features)
         assert self.classes is not None
         free = len(self.classes) - 1
-        theta = self.coefficients.sample(np.random.default_rng(seed), draws).reshape(draws, free, -1)
+        theta = self.sample(draws, seed)["coefficients"].reshape(draws, free, -1)
         size = max(1, MOST_NUMBERS // (draws * (free + 1)))
         found = [np.empty((0, free + 1))]
         for start in range(0, len(x), size):
@@ -180,15 +186,22 @@ class Posterior:
         return found["coefficients"] if set(found) == {"coefficients"} else found
 
     def to_arviz(self, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any:
-        """Draws as ArviZ's InferenceData, with the statement among its attributes."""
+        """Draws as ArviZ's InferenceData, with the statement among its attributes.
+
+        Where the method samples, they are its chains as they are; draws, chains and seed then do not count.
+        """
         try:
             import arviz
         except ImportError:
             raise ValueError("ArviZ is not installed; install tacit[arviz]") from None
         found = {}
         coords, dims = {}, {}
-        for name, values in self.sample(draws * chains, seed).items():
-            found[name] = values.reshape(chains, draws, -1)
+        drawn = self.chains
+        if drawn is None:
+            flat = self.sample(draws * chains, seed)
+            drawn = {name: values.reshape(chains, draws, -1) for name, values in flat.items()}
+        for name, values in drawn.items():
+            found[name] = values
             coords[f"{name}_name"] = list(self.blocks[name].names)
             dims[name] = [f"{name}_name"]
         data = arviz.from_dict(posterior=found, coords=coords, dims=dims)
@@ -212,6 +225,8 @@ class Posterior:
             "plan": self.plan,
             "details": self.details,
         }
+        if self.chains is not None:
+            plain["chains"] = {name: values.tolist() for name, values in self.chains.items()}
         Path(path).write_text(json.dumps(plain, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
@@ -232,7 +247,13 @@ class Posterior:
             classes = None if plain["classes"] is None else tuple(plain["classes"])
             names = ("statement", "statement_text", "plan", "noise_scale")
             statement, text, plan, noise_scale = (plain[name] for name in names)
-            return cls(blocks, str(plain["link"]), statement, text, plan, noise_scale, classes, plain["details"])
+            chains = None
+            if plain.get("chains") is not None:
+                chains = {name: np.asarray(plain["chains"][name], float) for name in blocks}
+                if any(drawn.ndim != 3 or drawn.shape[2] != len(blocks[n].names) for n, drawn in chains.items()):
+                    raise ValueError
+            words = (statement, text, plan, noise_scale, classes, plain["details"], chains)
+            return cls(blocks, str(plain["link"]), *words)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}; {expected}") from None
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -148,10 +148,12 @@ def in_units(
     scaling: Scaling,
     residual: Array | None,
     common: dict[str, Any],
+    samples: np.ndarray | None = None,
 ) -> Posterior:
     """The posterior in the units of the data, from q over coefficients of standardised features.
 
     residual: the deviation of a linear regression's standardised target. common: statement and plan of the posterior.
+    samples: of those coefficients, (chains, samples, ...), if there are any.
     """
     location, scale, low, high = (
         np.asarray(part, float)
@@ -192,9 +194,9 @@ def in_units(
         "scale": scale.tolist(),
         "schema": table.schema,
     }
-    return Posterior(
-        {"coefficients": coefficients}, link, noise_scale=noise_scale, classes=table.classes, details=details, **common
-    )
+    more = {"noise_scale": noise_scale, "classes": table.classes, "details": details}
+    more["chains"] = None if samples is None else {"coefficients": shift + samples @ back.T}
+    return Posterior({"coefficients": coefficients}, link, **more, **common)
 
 
 def _finite(values: np.ndarray) -> list[float | None]:

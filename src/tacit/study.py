@@ -11,6 +11,8 @@ Each site spends its budget by this rule, in shares of 1/σ², which add up over
 
 An update is one `NaturalStep` on all records of the site: with so few of them, sampling would buy nothing. Factors are
 damped by 2 / (k + 1), k counted from the last release of curvature, so that they average the noise of updates since.
+`method="ep"` and "sep" put factors of expectation propagation in place of the expansion, for the same price.
+
 `method="vi"` is the published form (Sharma et al. 2019): many steps on samples at each update, with settings that are
 given and not derived; there a site goes on until its ledger refuses.
 
@@ -83,6 +85,7 @@ COUNTED = "All entries of the ledger are counted, also those of other studies."
 ALONE = "The ledger is of this study alone: other studies of the same sites are not counted."
 SECRET = "Who is asked in a round is drawn by chance and must stay secret, from the other sites and from the network."
 KINDS = ("logistic", "probit", "linear")
+METHODS = ("natural", "vi", "ep", "sep")
 UNTRUSTED = "No party is trusted with records or with noise: each site's messages are private by themselves."
 TRUSTED = (
     "The coordinator is trusted: it adds up what sites send and adds the noise. The promise is about what it "
@@ -120,7 +123,7 @@ class Plan:
     name: str = "study"
     rounds: int = 20
     schedule: Literal["synchronous", "sequential", "asynchronous"] = "synchronous"
-    method: Literal["natural", "vi"] = "natural"
+    method: Literal["natural", "vi", "ep", "sep"] = "natural"
     prior_deviation: float = PRIOR_DEVIATION
     evaluation: float = 0.0
     dropout: float = 0.0
@@ -148,8 +151,10 @@ class Plan:
             raise ValueError(f"rounds={self.rounds}; expected a whole number of at least 1")
         if not 0 <= self.evaluation < 1 - sum(SHARES.values()):
             raise ValueError(f"evaluation={self.evaluation}; expected a share of the budget, at least 0 and below 0.75")
-        if self.evaluation and (self.link == "linear" or self.method != "natural"):
-            raise ValueError("evaluation= is for method='natural' and a target of two classes; leave it out")
+        if self.method not in METHODS:
+            raise ValueError(f"method={self.method!r}; a study of many sites takes one of {', '.join(METHODS)}")
+        if self.evaluation and (self.link == "linear" or self.method == "vi"):
+            raise ValueError("evaluation= is not for method='vi', and for a target of two classes; leave it out")
         for fault in self._faults():
             raise ValueError(fault)
 
@@ -205,7 +210,7 @@ class Plan:
         )
 
     def _limits(self, sites: int) -> list[int] | None:
-        return [self.rounds] * sites if self.method == "natural" else None
+        return None if self.method == "vi" else [self.rounds] * sites
 
 
 @dataclass(frozen=True)
@@ -281,7 +286,7 @@ class Setup:
                 )
             self.capacities = [max(self.capacities)] * len(self.parties)
         # Columns whose means and variances are paid for: the published method has public scales alone.
-        self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method == "natural" else 0
+        self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method != "vi" else 0
         self.most_records = self.capacities[0] if is_site else 1  # of a unit
         units = len(members) if is_site else sum(self.capacities)
         self.slots = len(members) if plan.is_pooled else 1  # of a party, where units are sampled
@@ -415,10 +420,10 @@ class Setup:
             solvers = tuple(Whole(step, made, "centred", clips) for step, made in zip(locals, through, strict=True))
             units = (1.0, 1.0)
         else:
-            solvers = (
-                NaturalStep(curvature, spread=False, units=units),
-                NaturalStep(None, units=units),
-                NaturalStep(curvature, units=units),
+            expansion = "vi" if plan.method == "natural" else plan.method
+            solvers = tuple(
+                NaturalStep(made, is_spread, units, expansion)
+                for made, is_spread in ((curvature, False), (None, True), (curvature, True))
             )
         stages = plan.stages()
         kinds = tuple(0 if t == 0 else 2 if t in stages else 1 for t in range(plan.rounds))

@@ -19,7 +19,8 @@ same in other words: replace-one (2C), one record a step (1/rate = N) and ρ = �
 zero, q is projected to what is proper, which is post-processing; to skip such a step would be a decision on the data.
 
 Factors follow in closed form from `log_evidence` (probit, Gaussian), by quadrature in one dimension (any model in which
-θ enters through x·θ), or from the model's own `match`.
+θ enters through x·θ), or from the model's own `match`. Power EP (Minka 2004) takes f^α out and matches p^α, whose
+factor is f^α; at α = 1 it is EP, and towards 0 variational inference.
 """
 
 import math
@@ -42,6 +43,8 @@ Tree = Any
 NODES = 32  # of the Gauss-Hermite rule: tilted distributions are further from Gaussian than what VI averages
 LEAST_PRECISION = 0.1  # of q, as a share of the start's
 RAISED = 0.4  # of the largest eigenvalue of noise
+REFINED = 3  # rounds in which a record's own factor is found
+MOST_OF_OWN = 0.9  # what its own factor may have of q's precision along a record's x
 MOST_CERTAIN = 0.99  # a factor takes at most this share of what is uncertain in its cavity
 
 
@@ -69,6 +72,32 @@ def evidence_slopes(likelihood: Any, mean: Array, variance: Array, y: Array) -> 
     return first, tilted @ seconds + tilted @ jnp.square(firsts - first)
 
 
+def pulls(likelihood: Any, at: Array, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    """The factor of one record in z = x·θ as it pulls at `at`: (ν - τ at, τ), from a cavity of this mean and variance.
+
+    With s and b of `evidence_slopes`: τ = -b / (1 + b v) and ν = s / (1 + b v) + τ mean.
+    """
+    slope, bend = evidence_slopes(likelihood, mean, variance, y)
+    left = jnp.maximum(1 + bend * variance, 1 - MOST_CERTAIN)
+    precision = jnp.minimum(-bend, MOST_CERTAIN / jnp.maximum(variance, 1e-30)) / left
+    return slope / left + precision * (mean - at), precision
+
+
+def own_pulls(likelihood: Any, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    """The factor of one record beside whose cavity the record leaves q's own mean and variance of z.
+
+    It is what `EP` comes to for a q that stays, found by some rounds of its iteration: a function of q and the record.
+    """
+
+    def refine(_: int, factor: tuple[Array, Array]) -> tuple[Array, Array]:
+        pull, precision = factor
+        taken = jnp.clip(precision * variance, 0, MOST_OF_OWN)
+        wider = variance / (1 - taken)
+        return pulls(likelihood, mean, mean - pull * wider, wider, y)
+
+    return lax.fori_loop(0, REFINED, refine, pulls(likelihood, mean, mean, variance, y))
+
+
 def match(likelihood: Any, cavity: Any, record: Tree) -> Any:
     """The factor f with proj[cavity · p(record | θ)] = cavity · f, in the family of the cavity."""
     own = getattr(likelihood, "match", None)
@@ -84,13 +113,20 @@ def match(likelihood: Any, cavity: Any, record: Tree) -> Any:
         taken = jnp.minimum(-bend * x**2 * variance, MOST_CERTAIN)
         precision = taken / (variance * (1 - taken))
         return DiagonalGaussian(slope * x / (1 - taken) + precision * cavity.mean, precision)
-    direction = cavity.covariance @ x
-    mean, variance = x @ cavity.mean, jnp.maximum(x @ direction, 1e-12)
-    slope, bend = evidence_slopes(likelihood, mean, variance, y)
-    taken = jnp.minimum(-bend * variance, MOST_CERTAIN)
-    precision = taken / (variance * (1 - taken))
-    weight = slope / (1 - taken) + precision * mean
+    mean, variance = x @ cavity.mean, jnp.maximum(x @ cavity.covariance @ x, 1e-12)
+    weight, precision = pulls(likelihood, jnp.zeros_like(mean), mean, variance, y)
     return FullGaussian(weight * x, precision * jnp.outer(x, x))
+
+
+@dataclass(frozen=True)
+class _Powered:
+    """A likelihood to a power, for models in which θ enters through x·θ."""
+
+    likelihood: Any
+    exponent: float
+
+    def of_linear(self, linear: Array, y: Array) -> Array:
+        return self.exponent * self.likelihood.of_linear(linear, y)
 
 
 @dataclass(frozen=True)
@@ -100,9 +136,9 @@ class SEP:
     steps: how many, or how many at each level of the mechanism's schedule. damping: ρ above. average: the share of late
     steps whose factors are averaged; 0 takes the last. is_centred: whether a factor is clipped and noised as it pulls
     where q is, (Λμ - Λm, Λ) with m the mean of q, and not as (Λμ, Λ): noise in Λ then does not move q's mean.
-    reach: the longest step of a mean.
+    reach: the longest step of a mean. power: α of power EP.
 
-    A dict of Gaussians needs a model with its own `match`.
+    A dict of Gaussians needs a model with its own `match`, and has α = 1.
     """
 
     steps: int | tuple[int, ...]
@@ -110,10 +146,12 @@ class SEP:
     average: float = 0.5
     is_centred: bool = True
     reach: float = math.inf
+    power: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.damping <= 1:
-            raise ValueError(f"damping={self.damping}; expected a number above 0 and at most 1")
+        for name in ("damping", "power"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}; expected a number above 0 and at most 1")
         if not 0 <= self.average < 1:
             raise ValueError(f"average={self.average}; expected a share of at least 0 and below 1")
 
@@ -122,9 +160,16 @@ class SEP:
         units = access.slots
 
         def factor(state: "_State", record: Tree) -> Any:
-            return match(target.likelihood, quotient(state.q, power(state.factor, 1 / units)), record)
+            return self._match(target, quotient(state.q, power(state.factor, self.power / units)), record)
 
         return self._run(key, target, access, factor)
+
+    def _match(self, target: Target, cavity: Any, record: Tree) -> Any:
+        if self.power == 1:
+            return match(target.likelihood, cavity, record)
+        if not hasattr(target.likelihood, "of_linear"):
+            raise ValueError(f"power={self.power}; {type(target.likelihood).__name__} has moments of power 1 only")
+        return power(match(_Powered(target.likelihood, self.power), cavity, record), 1 / self.power)
 
     def _run(
         self, key: Array, target: Target, access: Access, factor: Callable[["_State", Tree], Any]
@@ -219,17 +264,17 @@ class EP(SEP):
         def factor(state: "_State", record: Tree) -> Any:
             def refine(t: Array, own: Any) -> Any:
                 q = jax.tree.map(lambda leaf: leaf[t], state.path)
-                new = match(target.likelihood, self._cavity(q, own), record)
+                new = self._match(target, self._cavity(q, own), record)
                 return product(power(own, 1 - self.damping), power(new, self.damping))
 
             own = lax.fori_loop(0, state.count, refine, first)
-            return match(target.likelihood, self._cavity(state.q, own), record)
+            return self._match(target, self._cavity(state.q, own), record)
 
         return self._run(key, target, access, factor)
 
     def _cavity(self, q: Any, own: Any) -> Any:
         """q without a factor; where noise has left less than that, a little of q."""
-        return project(quotient(q, own), power(q, 1e-2))
+        return project(quotient(q, power(own, self.power)), power(q, 1e-2))
 
     def _path(self, q: Any, total: int) -> Any:
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (total + 1, *leaf.shape)), q)

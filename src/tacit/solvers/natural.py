@@ -1,4 +1,4 @@
-"""Natural-gradient variational inference for models in which θ enters through x·θ: curvature seldom, gradients often.
+"""Natural-gradient inference for models in which θ enters through x·θ: curvature seldom, gradients often.
 
 A Gaussian q = N(m, Λ⁻¹) maximises the bound of `vi` where
 
@@ -12,24 +12,36 @@ What comes out knows of the noise that went in. The eigenvalues of a released ma
 noise could hide, and believed only as far as noise could not have made them. The error of m that comes from noise and
 from too few steps follows a linear recursion whose settings are public or released, and its covariance is added to
 Λ⁻¹: intervals are those of the data *and* of the noise. All of this is post-processing.
+
+Expectation propagation has the same two sums, with a record's factor N(z; ν/τ, 1/τ) in their place (`ep`):
+
+    Λ = Λ_cavity + Σ_i τ_i x_i x_iᵀ      and      Σ_i (ν_i - τ_i x_i·m) x_i = Λ_cavity (m - m_cavity)
+
+| expansion | f'  and -f'' above are                                                                            |
+|-----------|---------------------------------------------------------------------------------------------------|
+| "vi"      | means over q                                                                                      |
+| "ep"      | (ν - τ z, τ) of the factor that has the record's moments beside q without that factor             |
+| "sep"     | the same beside q without the average factor, the N-th root of all of them                        |
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, FullGaussian, believe
+from tacit.families import DiagonalGaussian, FullGaussian, believe, power, project, quotient
 from tacit.privacy.clipping import Linear, Outer
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import Level, Released, repeat
 from tacit.solvers.base import Target
+from tacit.solvers.ep import own_pulls, pulls
 from tacit.solvers.quadrature import over_linear
 
 Tree = Any
+Expansion = Literal["vi", "ep", "sep"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,7 @@ class NaturalVI:
     average: the share of the last stage's steps that are averaged. floor: how far eigenvalues are raised, as a share
     of the largest that noise alone would show. reach: the longest step, for x·θ should not change by much more than 1
     where features are standardised. caution: by what share the first stage's curvature is taken to grow on the way.
-    noise_aware: add the covariance of the noise to that of q.
+    noise_aware: add the covariance of the noise to that of q. expansion: what stands for a record, as above.
 
     `units` of a call are the sizes of a typical record's slope f' and bend f'' (numbers that were released, or 1):
     contributions are clipped relative to them.
@@ -53,6 +65,7 @@ class NaturalVI:
     reach: float = math.inf
     caution: float = 0.0
     noise_aware: bool = True
+    expansion: Expansion = "vi"
 
     def __post_init__(self) -> None:
         if not self.steps or min(self.steps) < 1:
@@ -70,9 +83,7 @@ class NaturalVI:
         self, key: Array, target: Target, access: Access, units: tuple[Array | float, Array | float] = (1.0, 1.0)
     ) -> Released[tuple[Array, Array]]:
         """Mean and covariance of a full q. Single precision keeps more of these than of natural parameters."""
-        of_linear = getattr(target.likelihood, "of_linear", None)
-        if of_linear is None or isinstance(target.start, dict):
-            raise ValueError(f"{type(target.likelihood).__name__} does not depend on θ through x·θ alone; use VI")
+        _check(target)
         cavity = target.cavity.full()
         centre = target.start.full().mean
         slope_unit, bend_unit = (jnp.asarray(unit, centre.dtype) for unit in units)
@@ -84,20 +95,28 @@ class NaturalVI:
 
             def climb(state: _State, keys: Array = keys[stage], stage: int = stage, averaged: int = averaged) -> Any:
                 through = access.through(self.curvature)
-                spread = through if stage == 0 else _spread(through, state.step)
-                curved = _curvature(keys[0], state.mean, spread, of_linear, bend_unit)
-                ready = curved.map(lambda found: self._prepare(found, state, cavity, bend_unit, is_first=stage == 0))
+                spread = through.map(_without_spread) if stage == 0 else _spread(through, state.spread)
+                at = self._at(target, state, cavity, access.slots)
+                curved = _curvature(keys[0], at, spread, bend_unit)
+                ready = curved.map(
+                    lambda found: self._prepare(found, state, cavity, bend_unit, access.slots, is_first=stage == 0)
+                )
                 return ready.then(
-                    lambda s: self._climb(
-                        keys[1], s, self.steps[stage], averaged, cavity, access, of_linear, slope_unit
-                    )
+                    lambda s: self._climb(keys[1], s, self.steps[stage], averaged, cavity, access, target, slope_unit)
                 )
 
             release = release.then(climb)
         return release.map(lambda s: (s.mean, s.covariance + s.error if self.noise_aware else s.covariance))
 
+    def _at(self, target: Target, state: "_State", cavity: FullGaussian, units: int) -> "_At":
+        """What stands for a record at this mean. The average factor pulls at it by Λ_cavity (m - m_cavity) / N."""
+        beside = state.mean
+        if self.expansion == "sep" and state.spread is not None:
+            beside = beside - state.spread @ (cavity.precision @ state.mean - cavity.precision_mean) / units
+        return _At(self.expansion, target.likelihood, state.mean, beside)
+
     def _prepare(
-        self, curvature: Array, state: "_State", cavity: FullGaussian, unit: Array, is_first: bool
+        self, curvature: Array, state: "_State", cavity: FullGaussian, unit: Array, units: int, is_first: bool
     ) -> "_State":
         """The preconditioner and the believed precision, from a noised matrix.
 
@@ -112,7 +131,11 @@ class NaturalVI:
         covariance, told = _inverse(precision, root)
         # Where the answer is, as seen from the start: what the data tell of the cavity's spread.
         error = told if is_first else state.error
-        return _State(state.mean, _inverse(raised, root)[0], precision, covariance, error)
+        step = _inverse(raised, root)[0]
+        spread = step
+        if self.expansion == "sep":  # without the average factor
+            spread = _inverse(raised - (raised - cavity.precision) / units, root)[0]
+        return _State(state.mean, step, spread, precision, covariance, error)
 
     def _climb(
         self,
@@ -122,14 +145,14 @@ class NaturalVI:
         averaged: int,
         cavity: FullGaussian,
         access: Access,
-        of_linear: Any,
+        target: Target,
         unit: Array,
     ) -> "Released[_State]":
         """The steps of one stage, and the covariance of the error of their average."""
         contraction = jnp.eye(state.mean.shape[0], dtype=state.mean.dtype) - state.step @ state.precision
         added = (access.mechanism.deviation * unit) ** 2 * (state.step @ state.step)
         zeros = jnp.zeros_like(state.step)
-        spread = _spread(access, state.step)
+        spread = _spread(access, state.spread)
 
         def step(key: Array, level: Level, climb: _Climb) -> Released[_Climb]:
             def update(gradient: Array) -> _Climb:
@@ -144,7 +167,8 @@ class NaturalVI:
                 cross = moved + is_averaged * error
                 return _Climb(climb.count + 1, mean, climb.total + is_averaged * mean, error, cross, total_error)
 
-            return _gradient(key, climb.mean, spread.at(level), of_linear, unit).map(update)
+            at = self._at(target, replace(state, mean=climb.mean), cavity, access.slots)
+            return _gradient(key, at, spread.at(level), unit).map(update)
 
         start = _Climb(jnp.int32(0), state.mean, jnp.zeros_like(state.mean), state.error, zeros, zeros)
         return repeat(key, steps, step, start).map(
@@ -165,46 +189,49 @@ class NaturalStep:
     on as it is, and whoever multiplies factors deals with their product.
 
     spread: whether expectations are over q; else they are at its mean, for a q that knows nothing yet. units: as in
-    `NaturalVI`, public numbers.
+    `NaturalVI`, public numbers. expansion: what stands for a record, as above; of "sep" the average factor is that of
+    this site's records.
     """
 
     curvature: SubsampledGaussian | Exact | None = None
     spread: bool = True
     units: tuple[float, float] = (1.0, 1.0)
+    expansion: Expansion = "vi"
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
         """Cavity times the new factor, possibly improper."""
-        of_linear = getattr(target.likelihood, "of_linear", None)
-        if of_linear is None or isinstance(target.start, dict):
-            raise ValueError(f"{type(target.likelihood).__name__} does not depend on θ through x·θ alone; use VI")
+        _check(target)
         q, mean = target.start, target.start.mean
         slope, bend = (jnp.asarray(unit, mean.dtype) for unit in self.units)
+        beside = q
+        if self.expansion == "sep" and self.spread:
+            beside = project(quotient(q, power(quotient(q, target.cavity), 1 / access.slots)), power(q, 0.5))
+        at = _At(self.expansion, target.likelihood, mean, beside.mean)
         if isinstance(q, DiagonalGaussian):
-            return self._diagonal(key, q, access, of_linear, slope, bend).map(lambda t: target.cavity + t)
+            return self._diagonal(key, at, beside.variance, access, slope, bend).map(lambda t: target.cavity + t)
         gradient_key, curvature_key = jax.random.split(key)
         # Without spread there is no matrix of zeros to multiply by: XLA for CPUs miscompiles that in a loop.
-        spread = _spread(access, q.covariance) if self.spread else access.map(_without_spread)
-        gradient = _gradient(gradient_key, mean, spread, of_linear, slope)
+        spread = _spread(access, beside.covariance) if self.spread else access.map(_without_spread)
+        gradient = _gradient(gradient_key, at, spread, slope)
         if self.curvature is None:
             factor = q - target.cavity
             return gradient.map(lambda g: target.cavity + FullGaussian(g + factor.precision @ mean, factor.precision))
-        curved = _curvature(curvature_key, mean, spread.through(self.curvature), of_linear, bend)
+        curved = _curvature(curvature_key, at, spread.through(self.curvature), bend)
         return gradient.join(curved).map(
             lambda found: target.cavity + FullGaussian(found[0] + found[1] @ mean, found[1])
         )
 
     def _diagonal(
-        self, key: Array, q: DiagonalGaussian, access: Access, of_linear: Any, slope: Array, bend: Array
+        self, key: Array, at: "_At", variances: Array, access: Access, slope: Array, bend: Array
     ) -> Released[DiagonalGaussian]:
         def contribution(records: Tree) -> Linear:
             x, y = records
-            variance = x**2 @ q.variance if self.spread else jnp.zeros_like(x[:, 0])
-            first, second = over_linear(of_linear, x @ q.mean, variance, y)
-            return Linear({"slope": first / slope, "bend": -second / bend}, {"slope": x, "bend": x**2})
+            first, second = at(x, y, x**2 @ variances if self.spread else jnp.zeros_like(x[:, 0]))
+            return Linear({"slope": first / slope, "bend": second / bend}, {"slope": x, "bend": x**2})
 
         def factor(total: Tree) -> DiagonalGaussian:
             precision = total["bend"] * bend
-            return DiagonalGaussian(total["slope"] * slope + precision * q.mean, precision)
+            return DiagonalGaussian(total["slope"] * slope + precision * at.mean, precision)
 
         return access.sum(key, contribution).map(factor)
 
@@ -212,10 +239,12 @@ class NaturalStep:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _State:
-    """Between stages: m, the preconditioner M, the believed precision and its inverse, the covariance of m's error."""
+    """Between stages: m, the preconditioner M, the covariance that gives records their spread, the believed precision
+    and its inverse, the covariance of m's error."""
 
     mean: Array
     step: Any = None
+    spread: Any = None
     precision: Any = None
     covariance: Any = None
     error: Any = None
@@ -268,23 +297,48 @@ def _without_spread(record: Tree) -> Tree:
     return x, y, jnp.zeros((), x.dtype)
 
 
-def _gradient(key: Array, mean: Array, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
+@dataclass(frozen=True)
+class _At:
+    """What stands for records at a mean: (slope, -bend) of each, to be multiplied by x and xxᵀ.
+
+    beside: the mean of what is known without a record, if the expansion is by the average factor.
+    """
+
+    expansion: Expansion
+    likelihood: Any
+    mean: Array
+    beside: Array
+
+    def __call__(self, x: Array, y: Array, variance: Array) -> tuple[Array, Array]:
+        z = x @ self.mean
+        if self.expansion == "vi":
+            slope, bend = over_linear(self.likelihood.of_linear, z, variance, y)
+            return slope, -bend
+        if self.expansion == "ep":
+            return jax.vmap(lambda z, v, y: own_pulls(self.likelihood, z, v, y))(z, variance, y)
+        return jax.vmap(lambda z, m, v, y: pulls(self.likelihood, z, m, v, y))(z, x @ self.beside, variance, y)
+
+
+def _check(target: Target) -> None:
+    if not hasattr(target.likelihood, "of_linear") or isinstance(target.start, dict):
+        raise ValueError(f"{type(target.likelihood).__name__} does not depend on θ through x·θ alone; use VI")
+
+
+def _gradient(key: Array, at: _At, access: Access, unit: Array) -> Released[Array]:
     """Σ E[f'(z_i)] x_i, from records with their spread."""
 
     def contribution(records: Tree) -> Linear:
         x, y, variance = records
-        slope, _ = over_linear(of_linear, x @ mean, variance, y)
-        return Linear(slope / unit, x)
+        return Linear(at(x, y, variance)[0] / unit, x)
 
     return access.sum(key, contribution).map(lambda total: total * unit)
 
 
-def _curvature(key: Array, mean: Array, access: Access, of_linear: Any, unit: Array) -> Released[Array]:
-    """Σ E[-f''(z_i)] x_i x_iᵀ, from records with or without their spread; made symmetric, as the noise is not."""
+def _curvature(key: Array, at: _At, access: Access, unit: Array) -> Released[Array]:
+    """Σ E[-f''(z_i)] x_i x_iᵀ, from records with their spread; made symmetric, as the noise is not."""
 
     def contribution(records: Tree) -> Outer:
-        x, y, *variance = records
-        _, bend = over_linear(of_linear, x @ mean, variance[0] if variance else jnp.zeros_like(x[:, 0]), y)
-        return Outer(-bend / unit, x)
+        x, y, variance = records
+        return Outer(at(x, y, variance)[1] / unit, x)
 
     return access.sum(key, contribution).map(lambda total: (total + total.T) * (unit / 2))

@@ -5,13 +5,17 @@
 Ĝ = (Σ_sample clip(∇ log p(x | θ), C) + σC z) / rate is a release, and n = σC/rate the deviation of its noise. Langevin
 dynamics wants noise of variance η_t in a step; what privacy has put there already counts towards it, and only the rest
 is added, so that the total is the larger of the two. Where privacy's is larger, samples spread wider than the
-posterior: `excess` says by how much. (Wang, Fienberg & Smola 2015 add one noise for both, and price it by bounds that
-are loose by today's accounting; `reproduce/jalko.py` has their form.)
+posterior: `excess` says by how much.
+
+As published (Wang, Fienberg & Smola 2015; Jälkö's algorithm 2), privacy's noise is by a formula, `published_noise`,
+some forty times what today's accounting asks for; and a step of η_t along the gradient has noise of variance η_t,
+which samples the posterior to the power of 2: `SGLD(step_size=2η, temperature=0.5)` (docs/errata.md, 16).
 
 Several chains are one vector to the mechanism: they share a sample, a clip and a noise, and cost what one does. Given
 θ, which is released, a record's gradients depend on that record alone. All that comes out is made of releases.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +39,7 @@ class SGLD:
 
     step_size: η of the first step; it decays as (1 + t/decay)^-exponent. burn_in: the share of steps before the first
     sample. thinning: every how many steps one is kept. chains: how many are run side by side, for one budget.
+    temperature: of what is sampled, cavity and likelihood to the power of its inverse.
     """
 
     steps: int
@@ -44,16 +49,18 @@ class SGLD:
     burn_in: float = 0.5
     thinning: int = 1
     chains: int = 4
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.chains < 1 or self.thinning < 1:
             raise ValueError(
                 f"steps={self.steps}, chains={self.chains}, thinning={self.thinning}; expected at least 1 of each"
             )
-        if not self.step_size > 0 or not self.decay > 0 or not 0 <= self.burn_in < 1:
+        positive = (self.step_size, self.decay, self.temperature)
+        if not min(positive) > 0 or not 0 <= self.burn_in < 1:
             raise ValueError(
-                f"step_size={self.step_size}, decay={self.decay}, burn_in={self.burn_in}; expected numbers above 0, "
-                "and a share of at least 0 and below 1"
+                f"step_size={self.step_size}, decay={self.decay}, temperature={self.temperature}, "
+                f"burn_in={self.burn_in}; expected numbers above 0, and a share of at least 0 and below 1"
             )
         if self.kept < 1:
             raise ValueError(f"thinning={self.thinning} keeps nothing of {self.steps} steps; expected less of it")
@@ -71,12 +78,19 @@ class SGLD:
         """q in the family of `target.start`, with the mean and covariance of all samples."""
         return self.samples(key, target, access).map(lambda found: moments(found, target.start))
 
-    def samples(self, key: Array, target: Target, access: Access) -> Released[Tree]:
-        """θ after burn-in, (samples, chains, ...) in each leaf, priced for all steps."""
+    def samples(
+        self, key: Array, target: Target, access: Access, units: tuple[Array | float, Array | float] = (1.0, 1.0)
+    ) -> Released[Tree]:
+        """θ after burn-in, (samples, chains, ...) in each leaf, priced for all steps.
+
+        units: the sizes of a typical record's slope and bend, numbers that were released or 1: contributions are
+        clipped relative to the one, and the step size is divided by the other.
+        """
         start_key, noise_key, key = jax.random.split(key, 3)
         gradient = jax.grad(target.likelihood.log_likelihood)
         correction = getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
-        noise = _noise(access)
+        slope, bend = (jnp.asarray(unit, jnp.result_type(float)) for unit in units)
+        noise = _noise(access) * slope
 
         def log_cavity(theta: Tree) -> Array:
             parts = over_parts(target.cavity, lambda part, at: part.statistics(at), theta)
@@ -85,12 +99,12 @@ class SGLD:
 
         def step(key: Array, level: Level, state: _State) -> Released[_State]:
             def contribution(record: Tree) -> Tree:
-                return jax.vmap(gradient, (0, None))(state.theta, record)
+                return jax.tree.map(lambda leaf: leaf / slope, jax.vmap(gradient, (0, None))(state.theta, record))
 
             def move(total: Tree) -> _State:
                 count = state.count.astype(jnp.result_type(float))
-                size = self.step_size * (1 + count / self.decay) ** -self.exponent
-                rest = jnp.sqrt(jnp.maximum(0, size - (size / 2 * noise) ** 2))
+                size = self.step_size / bend * (1 + count / self.decay) ** -self.exponent
+                rest = jnp.sqrt(jnp.maximum(0, self.temperature * size - (size / 2 * noise) ** 2))
                 known = jax.vmap(jax.grad(log_cavity))(state.theta)
                 leaves, treedef = jax.tree.flatten(state.theta)
                 keys = jax.random.split(jax.random.fold_in(noise_key, state.count), len(leaves))
@@ -98,7 +112,7 @@ class SGLD:
                     [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
                 )
                 theta = jax.tree.map(
-                    lambda at, g, h, z: at + size / 2 * (g + h) + rest * z, state.theta, total, known, drawn
+                    lambda at, g, h, z: at + size / 2 * (slope * g + h) + rest * z, state.theta, total, known, drawn
                 )
                 since = state.count - self._first
                 place = jnp.where((since >= 0) & (since % self.thinning == 0), since // self.thinning, self.kept)
@@ -114,6 +128,16 @@ class SGLD:
     def excess(self, access: Access) -> float:
         """How many times wider than the posterior the noise of privacy makes the first steps; 1 is not at all."""
         return max(1.0, self.step_size**0.5 / 2 * _noise(access))
+
+
+def published_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+    """The noise multiplier of Wang et al.'s formula (Jälkö's algorithm 2) for (ε, δ), relative to the clip L.
+
+    The formula's variance 128 N T L² / (τ ε²) log(2.5 N T / (τ δ)) log(2/δ) η² is that of a step; a record moves a step
+    by η N/τ · L. With q = τ/N and N T / τ steps the ratio is √(128 q² steps log(2.5 steps / δ) log(2/δ)) / ε.
+    """
+    logs = math.log(2.5 * steps / delta) * math.log(2 / delta)
+    return math.sqrt(128 * steps * logs) * sampling_rate / epsilon
 
 
 def moments(samples: Tree, like: Any) -> Any:
