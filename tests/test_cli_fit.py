@@ -312,6 +312,7 @@ def assert_refused(outcome: tuple[int, str, str], *named: str) -> None:
         (("--most-records", "2"), "without --unit"),
         (("--unit", "person", "--most-records", "2"), "unit='person' is not a column"),
         (("--steps", "0"), "steps=0; expected"),
+        (("--method", "mcmc"), "method='mcmc'; expected one of vi, ep, sep, sgld"),
         (("--clip", "-1"), "clip=-1.0; expected"),
         (("--prior-deviation", "0"), "prior_deviation=0.0; expected"),
         (("--prior-deviation", "1e30"), "finite"),

@@ -391,6 +391,17 @@ def test_a_coordinators_own_ledger_counts_all_studies_of_its_sites(run: Run, fol
     assert "also those of other studies" in (tmp_path / "second" / "statement.txt").read_text()
 
 
+@pytest.mark.parametrize("method", ["ep", "sep"])
+def test_sites_may_solve_by_expectation_propagation_for_the_same_price(
+    run: Run, folder: Path, tmp_path: Path, done: Path, method: str
+) -> None:
+    (folder / "matched.toml").write_text(f'method = "{method}"\n' + STUDY)
+    assert run("simulate", str(folder / "matched.toml"), "--out", str(tmp_path), *SEED)[0] == 0
+    found, plain = result_of(tmp_path), result_of(done)
+    assert [row["epsilon"] for row in found["sites"]] == [row["epsilon"] for row in plain["sites"]]
+    assert [row["mean"] for row in found["summary"]] != [row["mean"] for row in plain["summary"]]
+
+
 @pytest.mark.parametrize("options", ['noise = "central"\nreset = 2\n', 'noise = "per-site"\n'])
 def test_the_other_ways_of_adding_noise_run_under_ledgers_of_their_own(
     run: Run, folder: Path, tmp_path: Path, options: str

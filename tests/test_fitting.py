@@ -9,7 +9,7 @@ import pytest
 import tacit
 from tacit import fitting
 from tacit.data import Table
-from tacit.models import GaussianMixture, LogisticRegression
+from tacit.models import GaussianClusters, GaussianMixture, LogisticRegression
 from tacit.privacy.events import Repeated, compose
 
 RECORDS = 3000
@@ -52,6 +52,38 @@ def test_a_fit_finds_the_coefficients_within_its_own_intervals_and_its_budget(li
     assert posterior.coefficients.names == ("intercept", "x1", "x2")
     if link == "linear":
         assert posterior.noise_scale == pytest.approx(0.5, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("method", "link"), [("ep", "poisson"), ("sep", "linear"), ("sgld", "linear"), ("sgld", "logistic")]
+)
+def test_the_method_is_one_word_at_the_same_price(method, link):
+    x, y, truth = made_up(link)
+    posterior = tacit.fit(link, (x, y), 2.0, 1e-5, method=method, insecure_seed=1, **public(link))
+    assert 1.9 < posterior.epsilon <= 2.0
+    assert posterior.plan["method"] == method
+    low, high = posterior.interval(0.9999)
+    assert np.all((low < truth) & (truth < high))
+    if link == "linear":
+        assert posterior.noise_scale == pytest.approx(0.5, rel=0.15)
+    assert (posterior.chains is not None) == (method == "sgld")
+    if method == "sgld":
+        drawn = posterior.chains["coefficients"]
+        assert drawn.shape == (fitting.CHAINS, 250 if link == "logistic" else 400, 3)
+        np.testing.assert_allclose(drawn.reshape(-1, 3).mean(axis=0), posterior.coefficients.mean, rtol=1e-3)
+        np.testing.assert_allclose(drawn.reshape(-1, 3).std(axis=0), posterior.coefficients.deviation, rtol=1e-2)
+
+
+def test_clusters_are_fitted_by_every_method_that_has_them():
+    rng = np.random.default_rng(0)
+    centres = np.array([[-2.0, 0.0], [2.0, 0.0]])[rng.integers(0, 2, 600)]
+    x = (centres + 0.5 * rng.normal(size=(600, 2))).astype(np.float32)
+    for method in ("sep", "sgld"):
+        posterior = tacit.fit(GaussianClusters(2, 2), x, 2.0, 1e-5, method=method, insecure_seed=1)
+        assert 1.9 < posterior.epsilon <= 2.0
+        found = sorted(block.mean[0] for block in posterior.blocks.values())
+        np.testing.assert_allclose(found, [-2, 2], atol=0.4)
+    assert set(posterior.chains) == {"1", "2"}
 
 
 def test_a_softmax_finds_the_classes():
@@ -202,6 +234,9 @@ def test_a_model_of_ones_own_sees_its_records_as_they_are():
         ({"model": "softmax"}, "needs classes="),
         ({"bounds": ([1.0, 1.0], [0.0, 2.0])}, "lower bound is not below"),
         ({"steps": 1}, "steps=1"),
+        ({"method": "mcmc"}, "method='mcmc'; expected one of vi, ep, sep, sgld"),
+        ({"method": "ep", "clip": "adaptive"}, "use method='vi'"),
+        ({"method": "sep", "model": "softmax", "classes": (0, 1)}, "no moments to match"),
         ({"names": ["a"]}, "names for 2 columns"),
         ({"indicators": ["z"]}, "no column is named 'z'"),
     ],

@@ -96,6 +96,22 @@ def test_arviz_gets_named_draws_with_the_statement():
     assert summary["mean"].to_numpy() == pytest.approx([0.2, -1.0, 0.5], abs=0.1)
 
 
+def test_samples_are_kept_saved_drawn_from_and_handed_to_arviz_as_chains(tmp_path):
+    drawn = np.random.default_rng(0).normal(size=(2, 50, 3))
+    q = posterior(chains={"coefficients": drawn})
+    q.save(tmp_path / "posterior.json")
+    again = Posterior.load(tmp_path / "posterior.json")
+    assert again.chains is not None
+    assert np.array_equal(again.chains["coefficients"], drawn)
+    assert np.array_equal(again.to_arviz().posterior["coefficients"].values, drawn)
+    rows = {tuple(row) for row in drawn.reshape(-1, 3)}
+    assert {tuple(row) for row in again.sample(20)["coefficients"]} <= rows
+    text = (tmp_path / "posterior.json").read_text()
+    (tmp_path / "bad.json").write_text(text.replace('"chains": {', '"chains": {"coefficients": [[1.0]], "x": {', 1))
+    with pytest.raises(ValueError, match="not a saved posterior"):
+        Posterior.load(tmp_path / "bad.json")
+
+
 def test_the_families_are_the_same_distribution():
     q = posterior()
     assert np.asarray(q.families().mean) == pytest.approx(q.coefficients.mean, abs=1e-4)

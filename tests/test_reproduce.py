@@ -22,7 +22,7 @@ from tacit.reproduce import REPRODUCTIONS, mean_and_error
 
 pytest.importorskip("matplotlib")
 
-from tacit.reproduce import jalko
+from tacit.reproduce import jalko, jalko_mixture
 
 NAMES = [f"jalko-fig{number}" for number in (21, 22, 51, 52, 53, 54, 55)]
 LOGISTIC = {
@@ -112,7 +112,8 @@ def test_the_list_loads_nothing_heavy() -> None:
 
 def test_every_name_has_a_function() -> None:
     for name, found in REPRODUCTIONS.items():
-        assert name == f"{found.module.partition('_')[0]}-{found.function}"
+        stem = found.module.partition("_")[0]
+        assert name == (stem if found.function == stem else f"{stem}-{found.function}")
         assert callable(getattr(importlib.import_module(f"tacit.reproduce.{found.module}"), found.function))
 
 
@@ -246,6 +247,16 @@ def test_figure_51_runs_the_published_plan_and_any_further_entry(
         assert -0.7 < row["log_likelihood"] < -0.4
 
 
+def test_langevin_as_published_pays_far_more_noise_than_its_claim_needs() -> None:
+    (job,) = jalko._langevin_plan("abalone", quick=True)
+    row = job(2)
+    assert set(row) >= {"noise_multiplier", "epsilon_pld", "accuracy", "log_likelihood"}
+    assert (row["epsilon"], row["steps"], row["method"]) == (0.94, 20, "DP-SGLD, as published")
+    assert row["epsilon_pld"] < 0.1 * row["epsilon"]
+    assert 0.6 < row["accuracy"] < 0.77
+    assert len(jalko._langevin_plan("adult", quick=False)) == 8
+
+
 def test_the_full_plan_has_every_method_on_both_data_sets() -> None:
     for name in ("abalone", "adult"):
         settings = [job.args[0] for job in jalko._published_plan(name, quick=False)]
@@ -302,9 +313,9 @@ def test_scores_of_certain_predictions_are_finite() -> None:
 def test_figure_54_compares_a_private_mixture_with_the_true_one(
     rows_of: Callable[..., Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = jalko._mixtures(quick=True)[:2]
+    kept = jalko_mixture._mixtures(quick=True)[:2]
     assert [setting.method for setting in kept] == ["not private", "pld"]
-    monkeypatch.setattr(jalko, "_mixtures", lambda quick: kept)
+    monkeypatch.setattr(jalko_mixture, "_mixtures", lambda quick: kept)
     plain, private, true = rows_of("jalko-fig54", "--seeds", 2)
     assert private["epsilon"] == 1.0
     assert private["epsilon_pld"] == pytest.approx(1.0, rel=2e-3)
@@ -316,22 +327,24 @@ def test_figure_54_compares_a_private_mixture_with_the_true_one(
 
 
 def test_the_full_figure_54_asks_of_each_accountant_what_it_can_reach() -> None:
-    settings = jalko._mixtures(quick=False)
+    settings = jalko_mixture._mixtures(quick=False)
     assert min(s.epsilon for s in settings if s.accountant == "moments") > -math.log(jalko.DELTA) / 32
-    assert {s.method for s in settings} == {"not private", "as published", "pld", "moments", "advanced"}
-    row, mechanism = jalko._Mixture("as published", "moments", 1.0).row()
-    plain, _ = jalko._Mixture("moments", "moments", 1.0).row()
+    accountants = {"not private", "as published", "pld", "moments", "advanced"}
+    assert {s.method for s in settings} == accountants | {jalko.LANGEVIN, jalko.LANGEVIN_PLD}
+    row, mechanism = jalko_mixture._Mixture("as published", "moments", 1.0).row()
+    plain, _ = jalko_mixture._Mixture("moments", "moments", 1.0).row()
     assert row["noise_multiplier"] == 2 * plain["noise_multiplier"]
     assert isinstance(mechanism, tacit.SubsampledGaussian)
 
 
 def test_figure_55_draws_five_components_of_each(rows_of: Callable[..., Rows], monkeypatch: pytest.MonkeyPatch) -> None:
-    def stand_in(mechanism: Any, steps: int, seeds: int) -> Any:
-        means = np.tile(jalko._CENTRES + 0.1, (seeds, 1, 1))
+    def stand_in(setting: Any, mechanism: Any, steps: int, seeds: int) -> Any:
+        means = np.tile(jalko_mixture._CENTRES + 0.1, (seeds, 1, 1))
         theta = {"weights": np.full((seeds, 5), 0.2), "means": means, "scales": np.full((seeds, 5), 0.7)}
         return np.full(seeds, -3.7), theta, tacit.events.NonPrivate()
 
-    monkeypatch.setattr(jalko, "_mixture_run", stand_in)
+    monkeypatch.setattr(jalko_mixture, "_mixture_run", stand_in)
     rows = rows_of("jalko-fig55")
-    assert [row["method"] for row in rows] == ["DPVI"] * 5 + ["not private"] * 5
+    methods = ("DPVI", jalko.LANGEVIN_PLD, jalko.LANGEVIN, "not private")
+    assert [row["method"] for row in rows] == [method for method in methods for _ in range(5)]
     assert all(row["distance_to_nearest_true_mean"] == pytest.approx(math.hypot(0.1, 0.1)) for row in rows)

@@ -33,7 +33,7 @@ from jax import Array
 
 from tacit.data.datasets import Dataset
 from tacit.data.tables import Table
-from tacit.families import DiagonalGaussian
+from tacit.families import DiagonalGaussian, over_parts
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Dense
@@ -470,6 +470,8 @@ def prepare(
             start = start.of(jnp.zeros_like(start.mean), START_DEVIATION)
     elif start is None:
         start = model.start(key) if hasattr(model, "start") else model.prior
+    if plan.method == "sgld":  # chains begin close to each other: labels of clusters should be the same in all
+        start = over_parts(start, lambda part: DiagonalGaussian.of(part.mean, START_DEVIATION))
     if plan.method != "vi" and not isinstance(start, dict) and len(start.precision_mean) <= MOST_COLUMNS:
         start = start.full()
     size = sum(leaf.size for leaf in jax.tree.leaves(_means(start)))

@@ -29,7 +29,7 @@ from tacit.privacy.clipping import Linear
 from tacit.privacy.events import Gaussian
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import price
-from tacit.solvers import VI, Target, conjugate
+from tacit.solvers import EP, VI, Target, conjugate
 from tacit.solvers.natural import NaturalStep
 from tacit.solvers.quadrature import NODES
 
@@ -357,6 +357,23 @@ def test_natural_steps_of_a_diagonal_q_end_at_the_mean_field_optimum(split):
         np.testing.assert_allclose(state.q.mean, mean, atol=1e-7)
         np.testing.assert_allclose(state.q.precision, precision, atol=1e-6)
         assert gap(algorithm, state) < 1e-12
+
+
+def test_factors_of_expectation_propagation_end_where_it_does_with_all_records_at_once():
+    parts = logistic_splits()["equal"]
+    with jax.enable_x64():
+        algorithm = logistic("full", NaturalStep(Exact(), expansion="ep"), damping=(0.5,), noise=Noise())
+        held = stacked(accesses("logistic", parts))
+        state, _ = simulate(algorithm, unledgered, seeded(0), held, synchronous(SITES, 30))
+        model = algorithm.likelihood
+        target = Target(model.prior, model.prior, model)
+        whole = EP(20, 0.7, 0.0)(seeded(0), target, Access.of(pooled("logistic", parts), Exact())).value
+        off, off_bound = (
+            np.max(np.abs(np.sqrt(np.diagonal(np.linalg.inv(precision))) / whole.deviation - 1))
+            for precision in (np.asarray(state.q.precision), optimum(parts)[1])
+        )
+        np.testing.assert_allclose(state.q.mean, whole.mean, atol=1e-5)
+        assert off < 0.1 * off_bound  # the variational bound has its maximum elsewhere
 
 
 @dataclass(frozen=True)

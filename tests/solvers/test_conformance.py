@@ -19,12 +19,14 @@ from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import price
 from tacit.solvers import EP, SEP, SGLD, VI, NaturalVI, Target, conjugate
 from tacit.solvers.ep import evidence_slopes, match
-from tacit.solvers.sgld import moments
+from tacit.solvers.sgld import moments, published_noise
 
 SOLVERS = {
     "conjugate": conjugate,
     "vi": VI(800, optax.adam(0.05), path="linear"),
     "natural": NaturalVI(Exact(), (6, 6), noise_aware=False),
+    "natural ep": NaturalVI(Exact(), (4, 4, 4), noise_aware=False, expansion="ep"),
+    "natural sep": NaturalVI(Exact(), (4, 4, 4), noise_aware=False, expansion="sep"),
     "ep": EP(10, 0.7, 0.0),
     "sep": SEP(25, 0.6, 0.0),
     "sgld": SGLD(6000, 1.5e-2, decay=2000.0, thinning=2, chains=8),
@@ -76,9 +78,31 @@ SELDOM = [pytest.param(name, ProbitRegression, marks=pytest.mark.slow) for name 
 def test_the_posterior_of_a_regression_on_classes_is_near_that_by_brute_force(name, kind):
     model = kind(PRIOR)
     q, (mean, deviation) = solved(SOLVERS[name], model, CLASSES).value, on_a_grid(model, CLASSES)
-    matched = name in ("ep", "sep")
+    matched = name.endswith("ep")
     np.testing.assert_allclose((q.mean - mean) / deviation, 0, atol=SAMPLING if name == "sgld" else 0.12)
     np.testing.assert_allclose(q.deviation / deviation, 1, atol=0.05 if matched else SAMPLING)
+
+
+def test_natural_steps_with_factors_of_ep_and_sep_end_where_ep_and_sep_do():
+    model = LogisticRegression(PRIOR)
+    for name in ("ep", "sep"):
+        one, other = (solved(SOLVERS[found], model, CLASSES).value for found in (name, f"natural {name}"))
+        np.testing.assert_allclose((one.mean - other.mean) / one.deviation, 0, atol=2e-3)
+        np.testing.assert_allclose(one.deviation / other.deviation, 1, atol=2e-3)
+
+
+def test_power_ep_is_between_ep_and_the_variational_bound():
+    model = LogisticRegression(PRIOR)
+    natural = NaturalVI(Exact(), (4, 4, 4), noise_aware=False)
+    bound, matched = (solved(solver, model, CLASSES).value for solver in (natural, SOLVERS["ep"]))
+    middle, low = (solved(EP(10, 0.7, 0.0, power=alpha), model, CLASSES).value for alpha in (0.5, 0.02))
+    assert np.all(bound.deviation < middle.deviation)
+    assert np.all(middle.deviation < matched.deviation)
+    np.testing.assert_allclose(low.deviation, bound.deviation, rtol=1e-3)
+    clusters = GaussianClusters(2, 2)
+    target = Target(clusters.prior, clusters.start(jax.random.key(0)), clusters)
+    with pytest.raises(ValueError, match="power 1 only"):
+        SEP(2, power=0.5)(tacit.insecure_key(0), target, Access.of(X, Exact()))
 
 
 NOISED = SubsampledGaussian(2.0, 1.5, 0.5)
@@ -171,6 +195,8 @@ def test_a_cluster_models_factor_leaves_the_moments_of_a_mixture():
     [
         (lambda: SEP(3, damping=0.0), "damping=0.0"),
         (lambda: EP(3, average=1.0), "average=1.0"),
+        (lambda: EP(3, power=0.0), "power=0.0"),
+        (lambda: SGLD(3, 0.1, temperature=0.0), "temperature=0.0"),
         (lambda: SGLD(0, 0.1), "steps=0"),
         (lambda: SGLD(10, -1.0), "step_size=-1.0"),
         (lambda: SGLD(10, 0.1, thinning=9), "thinning=9 keeps nothing"),
@@ -214,3 +240,23 @@ def test_noise_of_privacy_counts_towards_that_of_langevin_and_spreads_samples_wh
     assert SGLD(10, 4.0).excess(access) == pytest.approx(2.0)
     with pytest.raises(ValueError, match="one level"):
         SGLD(2, 0.1).samples(tacit.insecure_key(0), target, access.through(SubsampledGaussian(1.0, (1.0, 2.0))))
+
+
+def test_the_published_form_has_its_noise_by_the_formula_and_half_the_posteriors_variance():
+    # N = 1000, τ = 30, T = 4.5 passes, so 150 steps; the sensitivity of a step of size 1 is N L / τ.
+    variance = 128 * 1000 * 4.5 / 30 * np.log(2.5 * 1000 * 4.5 / 30 / 1e-3) * np.log(2 / 1e-3)
+    assert published_noise(1.0, 1e-3, 0.03, 150) == pytest.approx(np.sqrt(variance) * 30 / 1000)
+    assert published_noise(2.0, 1e-3, 0.03, 150) == pytest.approx(np.sqrt(variance) * 30 / 1000 / 2)
+    flat = Access.of((0 * X, NUMBERS), Exact())
+    solver = SGLD(6000, 0.2, chains=8, burn_in=0.1, temperature=0.5)
+    drawn = jax.jit(lambda key: solver.samples(key, Target(PRIOR, PRIOR, LINEAR), flat))(tacit.insecure_key(2)).value
+    assert float(drawn.var()) == pytest.approx(0.5 / (1 - 0.2 / 4), rel=0.1)
+
+
+def test_units_change_what_is_clipped_and_the_step_and_nothing_else():
+    target, access = Target(PRIOR, PRIOR, LINEAR), Access.of((X, NUMBERS), Exact())
+    key = tacit.insecure_key(4)
+    plain = SGLD(5, 0.01).samples(key, target, access).value
+    np.testing.assert_allclose(
+        SGLD(5, 0.04).samples(key, target, access, (3.0, 4.0)).value, plain, rtol=1e-4, atol=1e-5
+    )

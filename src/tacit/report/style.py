@@ -20,8 +20,11 @@ def figure(title: str, x: str, y: str, width: float = 6.0, height: float = 4.0) 
     return panels((title, x, y), width=width, height=height)[0]
 
 
-def panels(*labels: tuple[str, str, str], width: float = 5.0, height: float = 4.0) -> list[Any]:
-    """Axes side by side in one new figure, each `width` wide: one for each (title, x label, y label)."""
+def panels(
+    *labels: tuple[str, str, str], width: float = 5.0, height: float = 4.0, columns: int | None = None
+) -> list[Any]:
+    """Axes in one new figure, each `width` by `height`: one for each (title, x label, y label), all in one row or by
+    `columns`."""
     try:
         import matplotlib
     except ImportError:
@@ -30,8 +33,10 @@ def panels(*labels: tuple[str, str, str], width: float = 5.0, height: float = 4.
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # its keys are literals there
-        canvas = FigureCanvasAgg(Figure(figsize=(width * len(labels), height)))
-        found = [canvas.figure.add_subplot(1, len(labels), i + 1) for i in range(len(labels))]
+        across = len(labels) if columns is None else columns
+        down = -(-len(labels) // across)
+        canvas = FigureCanvasAgg(Figure(figsize=(width * across, height * down)))
+        found = [canvas.figure.add_subplot(down, across, i + 1) for i in range(len(labels))]
     for axes, (title, x, y) in zip(found, labels, strict=True):
         axes.set_prop_cycle(color=COLOURS)
         axes.set_title(title)

@@ -55,6 +55,7 @@ class Reproduction:
 _JALKO = "J. Jälkö, thesis on differentially private variational inference (2017)"
 _LIU = "X. Liu, Distributed variational inference and privacy, MPhil dissertation (2019)"
 _SEP = "M. Vinaroz & M. Park, DP-SEP: differentially private stochastic expectation propagation (2021)"
+_OURS = "Ours, after Jälkö (2017), chapter 5, and Vinaroz & Park (2021)"
 _SHARMA = "M. Sharma et al., Differentially private federated variational inference (2019)"
 REPRODUCTIONS: dict[str, Reproduction] = {
     "jalko-fig21": Reproduction("jalko", "fig21", _JALKO, "Fig. 2.1: noisy descent by composition theorem", 20, 20),
@@ -63,9 +64,11 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "jalko-fig52": Reproduction("jalko", "fig52", _JALKO, "Fig. 5.2: accuracy against ε by sampling rate", 10, 3),
     "jalko-fig53": Reproduction("jalko", "fig53", _JALKO, "Fig. 5.3: accuracy against ε by clip", 10, 3),
     "jalko-fig54": Reproduction(
-        "jalko", "fig54", _JALKO, "Fig. 5.4: Gaussian mixture, log-likelihood against ε", 10, 3
+        "jalko_mixture", "fig54", _JALKO, "Fig. 5.4: Gaussian mixture, log-likelihood against ε", 10, 3
     ),
-    "jalko-fig55": Reproduction("jalko", "fig55", _JALKO, "Fig. 5.5: Gaussian mixture, the posterior drawn", 1, 1),
+    "jalko-fig55": Reproduction(
+        "jalko_mixture", "fig55", _JALKO, "Fig. 5.5: Gaussian mixture, the posterior drawn", 1, 1
+    ),
     "liu-fig33": Reproduction("liu", "fig33", _LIU, "Fig. 3.3: what algorithm 3 costs, by number of sites", 0, 0),
     "liu-fig41": Reproduction("liu", "fig41", _LIU, "Fig. 4.1: five sites, log KL and ε by server updates", 20, 2),
     "liu-fig42": Reproduction("liu", "fig42", _LIU, "Fig. 4.2: log KL against ε by sampling rate and clip", 10, 2),
@@ -83,6 +86,10 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         "Whole sites as the unit, four ways",
         20,
         3,
+    ),
+    "methods": Reproduction("methods", "methods", _OURS, "DPVI, DP-SEP and DP-SGLD against ε on three data sets", 5, 1),
+    "methods-coverage": Reproduction(
+        "methods", "coverage", _OURS, "Coverage of 90 % intervals: EP beside VI, simulated", 200, 5
     ),
     "sep-table": Reproduction("sep", "table", _SEP, "Clusters: F-norm and KL proxy by ε", 10, 2),
     "sep-fig1": Reproduction("sep", "fig1", _SEP, "Fig. 1: the clusters of one data set", 1, 1),

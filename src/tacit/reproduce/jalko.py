@@ -1,4 +1,4 @@
-"""Jälkö's thesis (2017): figures 2.1 and 2.2 on composition, 5.1 to 5.5 on private variational inference (DPVI).
+"""Jälkö's thesis (2017): figures 2.1 and 2.2 on composition, 5.1 to 5.3 on logistic regression by DPVI and DP-SGLD.
 
 The thesis leaves open what the code stored for the same experiments settles (DPBayes/DPVI-code on GitHub, of the UAI
 2017 paper). Taken from there: the noise grids; Abalone's eight columns, with sexes as integers and no constant; and
@@ -24,12 +24,13 @@ from scipy import optimize
 
 import tacit
 from tacit.data import datasets
-from tacit.models import GaussianMixture, LogisticRegression
+from tacit.models import LogisticRegression
 from tacit.privacy import accounting
 from tacit.privacy.events import Event, Laplace, Repeated
 from tacit.report.style import COLOURS, figure, logarithmic, panels
 from tacit.reproduce import Outcome, Row, Track, mean_and_error, over_seeds
-from tacit.solvers.optimisers import with_resets
+from tacit.solvers import SGLD
+from tacit.solvers.sgld import published_noise
 
 ACCOUNTANTS: tuple[accounting.Accountant, ...] = ("pld", "moments", "advanced")
 DELTA = 1e-3
@@ -82,7 +83,7 @@ def fig21(quick: bool, seeds: int, track: Track) -> Outcome:
     left.plot([-1, 1], [-_SLOPE, _SLOPE], color=COLOURS[1], label=f"true fit, w = {_SLOPE}")
     left.legend(frameon=False)
     for method in methods.values():
-        _curve(right, [row for row in rows if row["method"] == method], "error", method)
+        curve(right, [row for row in rows if row["method"] == method], "error", method)
     right.axhline(rows[-1]["error"], color="black", linestyle="--", label="no noise")
     logarithmic(right, "x")
     logarithmic(right, "y")
@@ -159,7 +160,7 @@ def fig22(quick: bool, seeds: int, track: Track) -> Outcome:
         )
     axes = figure("Noise for (1, 0.001) at sampling rate 0.005", "passes over the data", "σ of each step", width=7.0)
     for method, _, _ in settings:
-        _curve(axes, [row for row in rows if row["method"] == method], "sigma", method, x="passes")
+        curve(axes, [row for row in rows if row["method"] == method], "sigma", method, x="passes")
     published = [row for row in rows if row["published_sigma"]]
     axes.scatter(
         [row["passes"] for row in published],
@@ -172,7 +173,7 @@ def fig22(quick: bool, seeds: int, track: Track) -> Outcome:
     )
     logarithmic(axes, "x")
     logarithmic(axes, "y")
-    _legend_beside(axes)
+    legend_beside(axes)
     notes = [
         "Add-remove curves: σ is relative to the clip C, for which the amplification theorem and the moments "
         "accountant hold. The thesis reads the same σ as relative to 2C under replace-one (docs/errata.md, 8): the "
@@ -317,6 +318,68 @@ def _logistic_row(setting: _Setting, seeds: int) -> Row:
     }
 
 
+LANGEVIN_STEP, LIPSCHITZ = 1.0, 1.0  # step size times records; the clip of a record's gradient, L of algorithm 2
+LANGEVIN_SAMPLES = 100
+LANGEVIN, LANGEVIN_PLD = "DP-SGLD, as published", "DP-SGLD, pld"
+
+
+def langevin(is_published: bool, epsilon: float, rate: float, steps: int, records: int, step: float) -> tuple[Any, Any]:
+    """DP-SGLD and its mechanism: algorithm 2 with its noise formula, or the modern form, calibrated by PLD."""
+    if is_published:
+        noise = published_noise(epsilon, DELTA, rate, steps)
+    else:
+        noise = accounting.calibrate(epsilon, DELTA, sampling_rate=rate, steps=steps).noise_multiplier
+    late = max(0.0, 1 - LANGEVIN_SAMPLES / steps)
+    solver = SGLD(steps, step / records, burn_in=late, chains=1, temperature=0.5 if is_published else 1.0)
+    return solver, tacit.SubsampledGaussian(LIPSCHITZ, noise, rate)
+
+
+def _langevin_row(name: str, is_published: bool, epsilon: float, seeds: int) -> Row:
+    """DP-SGLD on the thesis's records; predictions average over the last samples, as in (5.2)."""
+    panel, data = _FIG51[name], _published_records(name)
+    steps = round(1 / panel.sampling_rate) if is_published else panel.steps
+    solver, mechanism = langevin(is_published, epsilon, panel.sampling_rate, steps, len(data.target), LANGEVIN_STEP)
+    model = LogisticRegression(tacit.DiagonalGaussian.standard(data.features.shape[1]))
+    target = tacit.Target(model.prior, model.prior.of(jnp.zeros_like(model.prior.mean), 0.1), model)
+    access = tacit.Access.of((data.features, data.target), mechanism)
+
+    def one(key: Array, access: Any, features: Array, labels: Array) -> tuple[Array, Array]:
+        thetas = solver.samples(key, target, access).value[:, 0]
+        return scores(jnp.mean(jax.nn.sigmoid(features @ thetas.T), axis=1), labels)
+
+    test = (jnp.asarray(data.test_features), jnp.asarray(data.test_target))
+    accuracy, log_likelihood = over_seeds(one, seeds, access, *test)
+    event = tacit.price(solver, tacit.insecure_key(0), target, access)
+    return {
+        "dataset": name,
+        "plan": "published" if is_published else "modern",
+        "method": LANGEVIN if is_published else LANGEVIN_PLD,
+        "accountant": None if is_published else "pld",
+        "adjacency": "add-remove",
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "noise_multiplier": mechanism.noise_multipliers[0],
+        "sampling_rate": panel.sampling_rate,
+        "steps": steps,
+        "clip": LIPSCHITZ,
+        "clip_per_record": LIPSCHITZ,
+        "epsilon_pld": tacit.epsilon(event, DELTA),
+        "epsilon_in_truth": math.inf,
+        "scaling": SCALING,
+        **mean_and_error("accuracy", accuracy),
+        **mean_and_error("log_likelihood", log_likelihood),
+        "published_accuracy": None,
+    }
+
+
+def _langevin_plan(name: str, quick: bool) -> list[Work]:
+    """DP-SGLD at each ε of the panel."""
+    panel = _FIG51[name]
+    epsilons = ((panel.headline_epsilon,) if name == "abalone" else ()) if quick else panel.epsilons
+    kinds = (True,) if quick else (True, False)
+    return [partial(_langevin_row, name, is_published, epsilon) for is_published in kinds for epsilon in epsilons]
+
+
 def _windowed_adagrad() -> optax.GradientTransformation:
     """AdaGrad that remembers WINDOW gradients: a step is rate · g / √(Σ g² + offset)."""
 
@@ -407,6 +470,10 @@ def fig51(quick: bool, seeds: int, track: Track) -> Outcome:
         "'tacit.fit' has ε and δ only, indicators for categories and a constant, and pays for its scales: another "
         "encoding than the thesis's, so compare it with its own non-private line.",
         "The source's non-private runs took 20,000 steps. Its code prices this figure at δ / 2.",
+        f"'{LANGEVIN}': algorithm 2, one pass, its noise formula (docs/errata.md, 16); '{LANGEVIN_PLD}': DPVI's rate "
+        "and steps, noise by PLD, the larger of privacy's and Langevin's. The thesis gives neither step size nor "
+        f"passes nor L: here {LANGEVIN_STEP:g} / N, one, and gradients clipped to {LIPSCHITZ:g}; of .03 to 3 / N, one "
+        "that does well on both data sets.",
     ]
     return Outcome(rows, notes, _shown({"method": "noise"}), axes)
 
@@ -462,7 +529,7 @@ def _tacit_row(name: str, epsilon: float, seeds: int) -> Row:
 
 
 _TACIT_NOT_PRIVATE = "tacit.fit, not private"
-_PLANS: tuple[Callable[[str, bool], list[Work]], ...] = (_published_plan, _tacit_plan)
+_PLANS: tuple[Callable[[str, bool], list[Work]], ...] = (_published_plan, _langevin_plan, _tacit_plan)
 
 
 # Of the five rates or clips published, the first, middle and last; accuracies by σ. Abalone's for figure 5.2 are lost.
@@ -542,7 +609,7 @@ def _accuracy_panels(rows: list[Row], label: Callable[[Row], str]) -> Any:
     for axes, name in zip(found, names, strict=True):
         private = [row for row in rows if row["dataset"] == name and math.isfinite(row["epsilon"])]
         for series in dict.fromkeys(map(label, private)):
-            _curve(axes, [row for row in private if label(row) == series], "accuracy", series, "published_accuracy")
+            curve(axes, [row for row in private if label(row) == series], "accuracy", series, "published_accuracy")
         for row in rows:
             if row["dataset"] == name and row["method"] == "not private":
                 axes.axhline(row["accuracy"], color="black", linestyle="--", label="not private")
@@ -551,213 +618,12 @@ def _accuracy_panels(rows: list[Row], label: Callable[[Row], str]) -> Any:
                 axes.axhline(row["accuracy"], color="black", linestyle="-.", label=_TACIT_NOT_PRIVATE)
         if any(row["published_accuracy"] for row in private):
             axes.plot([], [], "D", color="grey", markerfacecolor="none", label="published")
-        _epsilon_axis(axes, private)
-        _legend_beside(axes)
+        epsilon_axis(axes, private)
+        legend_beside(axes)
     return found[0]
 
 
-# --- Figures 5.4 and 5.5: mixture of Gaussians -------------------------------------------------------------------
-
-_CENTRES = np.array([[0, 0], [2, 2], [-2, -2], [-2, 2], [2, -2]], float)
-_VARIANCE = 0.5
-MIXTURE_RATE, RESET = 0.05, 10  # of AdaGrad: see the notes; the steps after which it forgets
-_MIXTURE_NOTES = [
-    "1000 training and 100 test records drawn once; the noise and the start differ by seed.",
-    "The thesis's text is followed (sampling rate .03, 1000 steps, clip 1); its code has 2000 records, rate .003, "
-    "another prior and four draws a step.",
-    f"AdaGrad is reset every {RESET} steps, as in the source's code, which has a rate for each kind of parameter; here "
-    f"one rate, {MIXTURE_RATE}: of .02, .03, .05 and .1 the best on these records without noise (within its error) and "
-    "at ε = 1. Plain AdaGrad did worse at ε = 1. The last step is taken.",
-]
-
-
-@cache
-def _mixture_records() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(52)
-    records = _CENTRES[rng.integers(0, 5, 1100)] + math.sqrt(_VARIANCE) * rng.normal(size=(1100, 2))
-    return records[:1000].astype(np.float32), records[1000:].astype(np.float32)
-
-
-def _true_log_likelihood(records: np.ndarray) -> float:
-    squares = ((records[:, None] - _CENTRES) ** 2).sum(axis=2)
-    density = np.exp(-squares / (2 * _VARIANCE)).mean(axis=1) / (2 * math.pi * _VARIANCE)
-    return float(np.log(density).mean())
-
-
-def _mixture_run(mechanism: Any, steps: int, seeds: int) -> tuple[Array, Any, Event]:
-    """For each seed the mean test log-likelihood and the posterior mean of the parameters; what one run costs."""
-    train, test = _mixture_records()
-    model = GaussianMixture(5, 2)
-    solver = tacit.VI(steps, with_resets(optax.adagrad(MIXTURE_RATE), RESET), average=0.0)
-    access = tacit.Access.of(train, mechanism)
-
-    def one(key: Array, access: Any, test: Array) -> tuple[Array, Any]:
-        start_key, fit_key, draw_key = jax.random.split(key, 3)
-        target = tacit.Target(model.prior, model.start(start_key), model)
-        q = solver(fit_key, target, access).value
-        found = model.constrain({name: part.mean for name, part in q.items()})
-        return jnp.mean(model.predictive_log_density(q, test, draw_key)), found
-
-    target = tacit.Target(model.prior, model.prior, model)
-    event = tacit.price(solver, tacit.insecure_key(0), target, access)
-    return *over_seeds(one, seeds, access, jnp.asarray(test)), event
-
-
-@dataclass(frozen=True)
-class _Mixture:
-    """One DPVI run of figures 5.4 and 5.5: an ε for an accountant to meet, or neither."""
-
-    method: str
-    accountant: accounting.Accountant | None = None
-    epsilon: float = math.inf
-
-    def row(self) -> tuple[Row, Any]:
-        """The settings as columns, and the mechanism."""
-        noise, rate, steps = None, 0.01, 2000  # without noise
-        mechanism: tacit.SubsampledGaussian | tacit.Exact = tacit.Exact(rate)
-        is_published = self.method == "as published"
-        if self.accountant is not None:
-            rate, steps = 0.03, 1000
-            found = accounting.calibrate(
-                self.epsilon, DELTA, sampling_rate=rate, steps=steps, accountant=self.accountant
-            )
-            noise = found.noise_multiplier * (2 if is_published else 1)
-            mechanism = tacit.SubsampledGaussian(1.0, noise, rate)
-        row = {
-            "dataset": "mixture",
-            "plan": "published",
-            "method": self.method,
-            "accountant": self.accountant,
-            "adjacency": None if noise is None else "replace-one" if is_published else "add-remove",
-            "epsilon": self.epsilon,
-            "delta": DELTA,
-            "noise_multiplier": noise,
-            "sampling_rate": rate,
-            "steps": steps,
-            "clip": None if noise is None else 1.0,
-        }
-        return row, mechanism
-
-
-LEAST_OF_MOMENTS = 0.22  # 32 moments reach no ε below ln(1000) / 32 at δ = .001
-
-
-def _mixtures(quick: bool) -> list[_Mixture]:
-    """The runs of figure 5.4."""
-    if quick:
-        return [_Mixture("not private"), _Mixture("pld", "pld", 1.0), _Mixture("as published", "moments", 1.0)]
-    epsilons = (0.1, 0.316, 1.0, 3.16, 10.0)
-    found = [_Mixture("not private"), *(_Mixture("as published", "moments", e) for e in epsilons[1:])]
-    for accountant in ACCOUNTANTS:
-        reached = [e for e in epsilons if accountant != "moments" or e > LEAST_OF_MOMENTS]
-        found += [_Mixture(accountant, accountant, e) for e in reached]
-    return found
-
-
-def fig54(quick: bool, seeds: int, track: Track) -> Outcome:
-    """Predictive log-likelihood of a mixture of five Gaussians against ε, by accountant, and without noise."""
-    rows = []
-    for setting in track(_mixtures(quick)):
-        row, mechanism = setting.row()
-        found, _, event = _mixture_run(mechanism, row["steps"], seeds)
-        row |= {"epsilon_pld": tacit.epsilon(event, DELTA), **mean_and_error("log_likelihood", found)}
-        rows.append(row)
-    best = _true_log_likelihood(_mixture_records()[1])
-    rows.append({"dataset": "mixture", "method": "the true mixture", "epsilon": math.inf, "log_likelihood": best})
-
-    label = f"ε at δ = {DELTA:g}, as claimed"
-    axes = figure("Mixture of five Gaussians", label, "log-likelihood of a test record", width=7.0)
-    for method in dict.fromkeys(row["method"] for row in rows[1:-1]):
-        _curve(axes, [row for row in rows if row["method"] == method], "log_likelihood", method)
-    axes.axhline(rows[0]["log_likelihood"], color="black", linestyle="--", label="not private")
-    axes.axhline(best, color="grey", linestyle=":", label="the true mixture")
-    _epsilon_axis(axes, rows[1:-1])
-    _legend_beside(axes)
-    notes = [
-        *_MIXTURE_NOTES,
-        "'as published' adds N(0, 4σ²C²) with σ from the moments accountant (docs/errata.md, 8).",
-        "The thesis prints no numbers for this figure. The predictive density in its code keeps the last of ten draws.",
-        "DP-SGLD, the other curve of the figure, is not here yet.",
-    ]
-    shown = {
-        "method": "noise",
-        "epsilon": "ε",
-        "epsilon_pld": "tight ε",
-        "noise_multiplier": "multiplier",
-        "log_likelihood": "log-likelihood",
-    }
-    return Outcome(rows, notes, shown, axes)
-
-
-def fig55(quick: bool, seeds: int, track: Track) -> Outcome:
-    """The mixture's components found by DPVI at ε = 1 beside the true ones; the first seed is drawn."""
-    del quick  # two fits are quick enough
-    settings = [_Mixture("DPVI", "pld", 1.0), _Mixture("not private")]
-    train, _ = _mixture_records()
-    found = panels(
-        ("DPVI, ε = 1 (add-remove, PLD), δ = 0.001", "", ""), ("DPVI without noise", "", ""), width=5.0, height=5.4
-    )
-    rows: list[Row] = []
-    for axes, setting in zip(found, track(settings), strict=True):
-        row, mechanism = setting.row()
-        log_likelihood, theta, event = _mixture_run(mechanism, row["steps"], seeds)
-        row["epsilon_pld"] = tacit.epsilon(event, DELTA)
-        for seed in range(seeds):
-            for k in range(5):
-                mean = np.asarray(theta["means"][seed, k], float)
-                rows.append(
-                    {
-                        **row,
-                        "seed": seed,
-                        "log_likelihood": float(log_likelihood[seed]),
-                        "component": k,
-                        "weight": float(theta["weights"][seed, k]),
-                        "mean_1": float(mean[0]),
-                        "mean_2": float(mean[1]),
-                        "scale": float(theta["scales"][seed, k]),
-                        "distance_to_nearest_true_mean": float(np.linalg.norm(_CENTRES - mean, axis=1).min()),
-                    }
-                )
-        _draw_mixture(axes, train, [r for r in rows if r["method"] == setting.method and r["seed"] == 0])
-    notes = [
-        *_MIXTURE_NOTES,
-        "Circles have a radius of two standard deviations; black is the truth, components found are drawn at their "
-        "posterior means, fainter the less weight they have.",
-        "DP-SGLD, the lower picture of the figure, is not here yet.",
-    ]
-    shown = {
-        "method": "",
-        "seed": "seed",
-        "weight": "weight",
-        "mean_1": "mean",
-        "mean_2": "",
-        "scale": "scale",
-        "distance_to_nearest_true_mean": "off by",
-    }
-    return Outcome(rows, notes, shown, found[0])
-
-
-def _draw_mixture(axes: Any, records: np.ndarray, components: list[Row]) -> None:
-    from matplotlib.patches import Circle
-
-    axes.scatter(records[:, 0], records[:, 1], s=3, color=COLOURS[2], alpha=0.25, linewidths=0)
-    radius = 2 * math.sqrt(_VARIANCE)
-    for centre in _CENTRES:
-        axes.add_patch(Circle(tuple(centre), radius, fill=False, color="black", linewidth=0.8))
-        axes.plot(*centre, "o", color="black", markersize=4)
-    for row, colour in zip(components, (*COLOURS[:2], *COLOURS[3:6]), strict=True):
-        seen = min(1.0, 0.25 + 5 * row["weight"] * 0.75)  # a fifth of the weight is drawn in full
-        place = (row["mean_1"], row["mean_2"])
-        style = {"color": colour, "alpha": seen}
-        axes.add_patch(Circle(place, 2 * row["scale"], fill=False, linestyle="--", linewidth=1.8, **style))
-        axes.plot(*place, "o", markersize=6, label=f"weight {row['weight']:.2f}", **style)
-    axes.set_aspect("equal")
-    axes.set_xlim(-5, 5)
-    axes.set_ylim(-5, 5)
-    axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=3)
-
-
-def _curve(axes: Any, rows: list[Row], y: str, label: str, published: str | None = None, x: str = "epsilon") -> None:
+def curve(axes: Any, rows: list[Row], y: str, label: str, published: str | None = None, x: str = "epsilon") -> None:
     """A column of `rows` against another, with error bars where there are any, and published values in open marks."""
     ordered = sorted(rows, key=lambda row: row[x])
     errors = [row.get(f"{y}_standard_error") or 0.0 for row in ordered]
@@ -770,12 +636,13 @@ def _curve(axes: Any, rows: list[Row], y: str, label: str, published: str | None
         axes.plot(*zip(*theirs, strict=True), "D", color=line.get_color(), markerfacecolor="none", markersize=6)
 
 
-def _epsilon_axis(axes: Any, rows: list[Row]) -> None:
+def epsilon_axis(axes: Any, rows: list[Row]) -> None:
     """A logarithmic axis with some room beside the ε's of `rows`."""
     logarithmic(axes, "x")
     epsilons = [row["epsilon"] for row in rows]
     axes.set_xlim(min(epsilons) / 1.5, max(epsilons) * 1.5)
 
 
-def _legend_beside(axes: Any) -> None:
+def legend_beside(axes: Any) -> None:
+    """The legend, to the right of the axes."""
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
