@@ -77,7 +77,7 @@ CHAINS, MOST_SAMPLES, FIRST_SHARE = (
     250,
     0.2,
 )  # of Langevin dynamics: samples kept of a chain, steps before a residual
-STEP_SHARE = 0.5  # its learning rate: a step as a share of the inverse of the largest curvature
+STEP_SHARES = 0.5, 2.0  # its learning rate, a step as a share of the inverse of the largest curvature: least and most
 
 
 @dataclass(frozen=True)
@@ -486,6 +486,8 @@ def prepare(
         if plan.has_curvature and given.get("clip") is None:
             gradients = noise / math.sqrt(plan.shares()["gradients"])
             plan = replace(plan, clip=clip_of(plan.link, plan.clip, gradients, access.slots, size))
+        if plan.method == "sgld" and given.get("learning_rate") is None:
+            plan = replace(plan, learning_rate=_share(plan, access.slots))
     limits = bounds_of(table, plan.columns) if table is not None and plan.is_table else None
     return plan, lambda key, access: run(plan, key, access, model, start, limits)
 
@@ -560,7 +562,7 @@ def _plan(
     if rate is None:
         rate = 1.0 if method in ("ep", "sep") else min(1.0, max(SAMPLING_RATE, LEAST_BATCH / access.slots))
     if learning_rate is None:
-        learning_rate = {"vi": LEARNING_RATE, "sgld": STEP_SHARE}.get(method, 0.0)
+        learning_rate = {"vi": LEARNING_RATE, "sgld": STEP_SHARES[1]}.get(method, 0.0)
     if steps is None:
         steps = FACTOR_STEPS if method in ("ep", "sep") else STEPS
     settings = {"sampling_rate": rate, "learning_rate": learning_rate, "optimiser": optimiser}
@@ -568,6 +570,13 @@ def _plan(
     if method == "sgld":
         settings["curvature_clip"] = typical * per_unit
     return Plan(method, link, (steps,), clip, **settings, **common)
+
+
+def _share(plan: Plan, slots: int) -> float:
+    """The learning rate of Langevin dynamics at which privacy's noise in a step is what the posterior asks for."""
+    slope, bend = (LINKS[plan.link].slope, LINKS[plan.link].bend) if plan.link else (1.0, 1.0)
+    noise = plan.mechanisms()["gradients"].deviation * slope
+    return min(max(4 * slots * plan.curvature_clip * bend / noise**2, STEP_SHARES[0]), STEP_SHARES[1])
 
 
 def _width(model: Any, access: Access) -> int:
