@@ -136,7 +136,8 @@ class SEP:
     steps: how many, or how many at each level of the mechanism's schedule. damping: ρ above. average: the share of late
     steps whose factors are averaged; 0 takes the last. is_centred: whether a factor is clipped and noised as it pulls
     where q is, (Λμ - Λm, Λ) with m the mean of q, and not as (Λμ, Λ): noise in Λ then does not move q's mean.
-    reach: the longest step of a mean. power: α of power EP.
+    reach: the longest step of a mean. power: α of power EP. heat: the temperature of the first step, for models whose
+    `match` has one; it falls to 1, by equal factors, until half of the steps are done.
 
     A dict of Gaussians needs a model with its own `match`, and has α = 1.
     """
@@ -147,8 +148,11 @@ class SEP:
     is_centred: bool = True
     reach: float = math.inf
     power: float = 1.0
+    heat: float = 1.0
 
     def __post_init__(self) -> None:
+        if not self.heat >= 1:
+            raise ValueError(f"heat={self.heat}; expected a number of at least 1")
         for name in ("damping", "power"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}; expected a number above 0 and at most 1")
@@ -160,11 +164,15 @@ class SEP:
         units = access.slots
 
         def factor(state: "_State", record: Tree) -> Any:
-            return self._match(target, quotient(state.q, power(state.factor, self.power / units)), record)
+            return self._match(target, quotient(state.q, power(state.factor, self.power / units)), record, state.count)
 
         return self._run(key, target, access, factor)
 
-    def _match(self, target: Target, cavity: Any, record: Tree) -> Any:
+    def _match(self, target: Target, cavity: Any, record: Tree, count: Array) -> Any:
+        if self.heat > 1:
+            total = self.steps if isinstance(self.steps, int) else sum(self.steps)
+            cooled = jnp.minimum(1, count.astype(jnp.result_type(float)) / max(1, total // 2))
+            return target.likelihood.match(cavity, record, self.heat ** (1 - cooled))  # type: ignore[attr-defined]
         if self.power == 1:
             return match(target.likelihood, cavity, record)
         if not hasattr(target.likelihood, "of_linear"):
@@ -264,11 +272,11 @@ class EP(SEP):
         def factor(state: "_State", record: Tree) -> Any:
             def refine(t: Array, own: Any) -> Any:
                 q = jax.tree.map(lambda leaf: leaf[t], state.path)
-                new = self._match(target, self._cavity(q, own), record)
+                new = self._match(target, self._cavity(q, own), record, t)
                 return product(power(own, 1 - self.damping), power(new, self.damping))
 
             own = lax.fori_loop(0, state.count, refine, first)
-            return self._match(target, self._cavity(state.q, own), record)
+            return self._match(target, self._cavity(state.q, own), record, state.count)
 
         return self._run(key, target, access, factor)
 
