@@ -66,7 +66,7 @@ def test_the_method_is_one_word_at_the_same_price(method, link):
     assert np.all((low < truth) & (truth < high))
     if link == "linear":
         assert posterior.noise_scale == pytest.approx(0.5, rel=0.15)
-    assert (posterior.chains is not None) == (method == "sgld")
+    assert (posterior.chains is not None) == (method == "sgld") == ("have mixed" in posterior.statement_text)
     if method == "sgld":
         drawn = posterior.chains["coefficients"]
         assert drawn.shape == (fitting.CHAINS, 250 if link == "logistic" else 400, 3)
@@ -235,6 +235,7 @@ def test_a_model_of_ones_own_sees_its_records_as_they_are():
         ({"bounds": ([1.0, 1.0], [0.0, 2.0])}, "lower bound is not below"),
         ({"steps": 1}, "steps=1"),
         ({"method": "mcmc"}, "method='mcmc'; expected one of vi, ep, sep, sgld"),
+        ({"method": "sgld", "steps": 1}, "steps=1; expected at least 2"),
         ({"method": "ep", "clip": "adaptive"}, "use method='vi'"),
         ({"method": "sep", "model": "softmax", "classes": (0, 1)}, "no moments to match"),
         ({"names": ["a"]}, "names for 2 columns"),

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -255,7 +256,7 @@ def _solve(
         adaptive = Adaptive(start=plan.clip) if plan.is_adaptive else None
         return VI(steps, optimiser, adaptive=adaptive)(key, target, gradients).map(Outcome)
     if plan.method in ("ep", "sep") and not plan.has_curvature:
-        heat = HEAT if hasattr(model, "match") else 1.0
+        heat = HEAT if "temperature" in signature(getattr(model, "match", EP)).parameters else 1.0
         solver = {"ep": EP, "sep": SEP}[plan.method](plan.steps[0], DAMPING, LATE, reach=FACTOR_REACH, heat=heat)
         return solver(key, target, gradients).map(Outcome)
     link = LINKS.get(plan.link)
@@ -556,6 +557,8 @@ def _plan(
         clips = math.sqrt(typical) * per_unit if clip is None else clip, typical * per_unit
         settings = {"sampling_rate": 1.0 if rate is None else rate, "learning_rate": 0.0, "has_curvature": True}
         return Plan("natural" if method == "vi" else method, link, stages, *clips, **settings, **common)
+    if method == "sgld" and steps is not None and steps < 2:
+        raise ValueError(f"steps={steps}; expected at least 2 for method='sgld'")
     if method in ("ep", "sep") and not (is_natural or hasattr(model, "match") or (link and link != "softmax")):
         raise ValueError(f"method={method!r} has no moments to match of this model; use method='vi' or 'sgld'")
     if clip is None:
@@ -621,9 +624,12 @@ def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | 
     if plan.is_table and plan.link in ("logistic", "probit", "softmax"):
         found.append("The list of classes is treated as public.")
     if plan.has_curvature:
-        found.append("Posterior intervals include the noise that was added.")
+        found.append("Posterior intervals include the noise that was added to gradients.")
     elif plan.method == "sgld":
-        found.append("Samples spread by the larger of the posterior's noise and privacy's: intervals are no narrower.")
+        found.append(
+            "Intervals are of samples: each step has the larger of the noise that the posterior asks for and that of "
+            "privacy. Whether the chains have mixed is not checked; look at them."
+        )
     else:
         found.append("Posterior intervals do not include the noise that was added.")
     return tuple(found)

@@ -238,6 +238,7 @@ def test_noise_of_privacy_counts_towards_that_of_langevin_and_spreads_samples_wh
         assert float(drawn.std()) == pytest.approx(expected / np.sqrt(1 - size / 4), rel=0.08)
         assert solver.excess(access) == 1.0
     assert SGLD(10, 4.0).excess(access) == pytest.approx(2.0)
+    assert SGLD(10, 4.0, temperature=0.25).excess(access, (3.0, 9.0)) == pytest.approx(4.0)
     with pytest.raises(ValueError, match="one level"):
         SGLD(2, 0.1).samples(tacit.insecure_key(0), target, access.through(SubsampledGaussian(1.0, (1.0, 2.0))))
 

@@ -14,6 +14,7 @@ from tacit.models.glm import LogisticRegression, PoissonRegression, ProbitRegres
 from tacit.privacy.clipping import per_record
 from tacit.privacy.events import Composed, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
 from tacit.privacy.released import price
+from tacit.solvers.ep import EP
 from tacit.solvers.quadrature import NODES
 from tacit.solvers.vi import VI, _aligned_gradient, _linear_gradient, _Moments, moments
 
@@ -35,7 +36,7 @@ def simulated(model: type, count: int = COUNT, seed: int = 0):
     return x.astype(np.float32), y.astype(np.float32)
 
 
-def fit(solver: VI, model, start, records, mechanism, seed: int = 0):
+def fit(solver: VI | EP, model, start, records, mechanism, seed: int = 0):
     target = tacit.Target(model.prior, start, model)
     access = tacit.Access.of(records, mechanism)
     return jax.jit(lambda k, t, a: solver(k, t, a))(tacit.insecure_key(seed), target, access)
@@ -93,6 +94,9 @@ def test_a_posterior_without_noise_agrees_with_nuts(glm):
     full = fit(VI(3000, optax.adam(0.02)), model, model.prior.full(), records, tacit.Exact()).value
     assert np.all(np.abs(np.asarray(full.mean) - mean) < (0.15 + 3 / np.sqrt(1500)) * deviation)
     assert np.asarray(full.deviation) == pytest.approx(deviation, rel=0.2)
+    matched = fit(EP(8, 0.8, 0.0), model, model.prior.full(), records, tacit.Exact()).value
+    assert np.all(np.abs(np.asarray(matched.mean) - mean) < (0.05 + 3 / np.sqrt(1500)) * deviation)
+    assert np.asarray(matched.deviation) == pytest.approx(deviation, rel=0.1)
 
 
 # --- Gradients ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ LOG_SCALE_MEAN = 0.5772156649015329 / 2
 LOG_SCALE_DEVIATION = math.pi / math.sqrt(6) / 2
 LOG_WEIGHT_DEVIATION = math.pi / math.sqrt(6)  # of log γ with γ ~ Gamma(1, 1); γ / Σγ is Dirichlet(1)
 START_DEVIATION = 0.1
-START_SHARE = 0.3  # of the prior's deviation, in which means of clusters begin
 DRAWS = 256  # for predictive densities
 
 
@@ -133,15 +132,10 @@ class GaussianClusters:
         return jax.nn.logsumexp(-squares / 2) - constant
 
     def start(self, key: Array, deviation: float = 1.0) -> dict[str, FullGaussian]:
-        """A posterior to begin with, of this deviation: means drawn around the prior's, closer than the prior has them.
-
-        Close to each other they part as the records ask; far out, two may come to lie in one cluster, and stay.
-        """
-        drawn, identity = sample(key, self.prior), jnp.eye(self.dimension)
-        return {
-            name: FullGaussian.of(part.mean + START_SHARE * (drawn[name] - part.mean), deviation**2 * identity)
-            for name, part in self.prior.items()
-        }
+        """A posterior to begin with: means drawn from the prior, with this deviation."""
+        drawn = sample(key, self.prior)
+        identity = jnp.eye(self.dimension)
+        return {name: FullGaussian.of(mean, deviation**2 * identity) for name, mean in drawn.items()}
 
     def match(
         self, cavity: dict[str, FullGaussian], record: Array, temperature: Array | float = 1.0

@@ -43,6 +43,7 @@ Tree = Any
 NODES = 32  # of the Gauss-Hermite rule: tilted distributions are further from Gaussian than what VI averages
 LEAST_PRECISION = 0.1  # of q, as a share of the start's
 RAISED = 0.4  # of the largest eigenvalue of noise
+CLOSER = 0.3  # how far from the cavity's means those of a heated start are, as a share of how far they were
 REFINED = 3  # rounds in which a record's own factor is found
 MOST_OF_OWN = 0.9  # what its own factor may have of q's precision along a record's x
 MOST_CERTAIN = 0.99  # a factor takes at most this share of what is uncertain in its cavity
@@ -137,7 +138,8 @@ class SEP:
     steps whose factors are averaged; 0 takes the last. is_centred: whether a factor is clipped and noised as it pulls
     where q is, (Λμ - Λm, Λ) with m the mean of q, and not as (Λμ, Λ): noise in Λ then does not move q's mean.
     reach: the longest step of a mean. power: α of power EP. heat: the temperature of the first step, for models whose
-    `match` has one; it falls to 1, by equal factors, until half of the steps are done.
+    `match` has one; it falls to 1, by equal factors, until half of the steps are done. Means then begin close to those
+    of the cavity: clusters part as the records ask, where two that begin far out may come to lie in one, and stay.
 
     A dict of Gaussians needs a model with its own `match`, and has α = 1.
     """
@@ -161,12 +163,27 @@ class SEP:
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
         """q, projected to what is proper, priced for all steps."""
-        units = access.slots
+        units, target = access.slots, self._ready(target)
 
         def factor(state: "_State", record: Tree) -> Any:
             return self._match(target, quotient(state.q, power(state.factor, self.power / units)), record, state.count)
 
         return self._run(key, target, access, factor)
+
+    def _ready(self, target: Target) -> Target:
+        """The cavity in the family of the start, and the start where heat wants it."""
+
+        def cavity(part: Any, start: Any) -> Any:
+            return part.full() if isinstance(start, FullGaussian) else part
+
+        def closer(part: Any, beside: Any) -> Any:
+            mean = beside.mean + CLOSER * (part.mean - beside.mean)
+            weighted = part.precision @ mean if part.precision.ndim == 2 else part.precision * mean
+            return replace(part, precision_mean=weighted)
+
+        known = over_parts(target.cavity, cavity, target.start)
+        start = over_parts(target.start, closer, known) if self.heat > 1 else target.start
+        return replace(target, cavity=known, start=start)
 
     def _match(self, target: Target, cavity: Any, record: Tree, count: Array) -> Any:
         if self.heat > 1:
@@ -267,6 +284,7 @@ class EP(SEP):
     """
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
+        target = self._ready(target)
         first = power(quotient(target.start, target.cavity), 1 / access.slots)
 
         def factor(state: "_State", record: Tree) -> Any:

@@ -125,9 +125,10 @@ class SGLD:
         kept = jax.tree.map(lambda leaf: jnp.zeros((self.kept, *leaf.shape), leaf.dtype), theta)
         return repeat(key, self.steps, step, _State(theta, kept, jnp.int32(0))).map(lambda end: end.kept)
 
-    def excess(self, access: Access) -> float:
-        """How many times wider than the posterior the noise of privacy makes the first steps; 1 is not at all."""
-        return max(1.0, self.step_size**0.5 / 2 * _noise(access))
+    def excess(self, access: Access, units: tuple[float, float] = (1.0, 1.0)) -> float:
+        """How many times wider than what is sampled the noise of privacy makes the first steps; 1 is not at all."""
+        size = self.step_size / (units[1] * self.temperature)
+        return max(1.0, size**0.5 / 2 * _noise(access) * units[0])
 
 
 def published_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
