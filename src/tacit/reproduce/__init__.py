@@ -178,9 +178,11 @@ def over_seeds(one: Callable[..., Any], seeds: int, *arguments: Any) -> Any:
 
 
 def mean_and_error(name: str, values: Any) -> Row:
-    """Columns `name` and `name_standard_error`: the mean over seeds and its standard error (None for one seed)."""
+    """Columns `name` and `name_standard_error`: the mean over seeds and its standard error (None for one seed,
+    and where a value is not finite)."""
     numbers = [float(value) for value in values]
-    error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
+    has_error = len(numbers) > 1 and all(map(math.isfinite, numbers))
+    error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if has_error else None
     return {name: statistics.fmean(numbers), f"{name}_standard_error": error}
 
 

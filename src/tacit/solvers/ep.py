@@ -215,7 +215,7 @@ class SEP:
                 number = jnp.maximum(1, state.count - first_averaged + 1).astype(late.dtype)
                 mean = product(state.mean, power(quotient(new, state.mean), late / number))
                 mean = jax.tree.map(lambda a, b: jnp.where(late > 0, a, b), mean, new)
-                q = _proper(product(target.cavity, new), state.q, target.start, noise, self.reach)
+                q = self._proper(product(target.cavity, new), state.q, target.start, noise)
                 return _State(q, new, mean, state.count + 1, self._kept(state, q))
 
             return release.map(move)
@@ -223,8 +223,14 @@ class SEP:
         first = quotient(target.start, target.cavity)
         begin = _State(target.start, first, first, jnp.int32(0), self._path(target.start, total))
         return repeat(key, self.steps, step, begin).map(
-            lambda end: _proper(product(target.cavity, end.mean), end.q, target.start, noise, self.reach)
+            lambda end: self._proper(product(target.cavity, end.mean), end.q, target.start, noise)
         )
+
+    def _proper(self, raw: Any, old: Any, start: Any, noise: float) -> Any:
+        """What noise left, as a distribution: around where q was, or, of factors as they are, with Λμ kept."""
+        if self.is_centred:
+            return _proper(raw, old, start, noise, self.reach)
+        return project(raw, power(start, LEAST_PRECISION))
 
     def _seen(self, factor: Any, q: Any, sign: int) -> Any:
         """A factor as it pulls where q is, (Λμ - Λm, Λ), and (sign 1) back."""
