@@ -178,7 +178,11 @@ def fig1(quick: bool, seeds: int, track: Track) -> Outcome:
     del quick
     jobs = [("tacit", "EP", math.inf), ("tacit", "SEP", math.inf), *(("tacit", "DP-SEP", e) for e in (1.0, 5.5, 50.0))]
     means, x, owners = made_up(seeds - 1)
-    titles = ["true labels", *(f"{method}, ε = {epsilon:g}" for _, method, epsilon in jobs)]
+    titles = ["true labels"]
+    for _, method, epsilon in jobs:
+        titles.append(
+            f"{method}, not private" if math.isinf(epsilon) else f"{method}, ε = {min(epsilon, MOST_EPSILON):g}"
+        )
     found = panels(*((title, "", "") for title in titles), width=3.2, height=3.4)
     rows: list[Row] = []
     shades = [COLOURS[k] for k in range(COMPONENTS)]
