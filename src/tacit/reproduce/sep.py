@@ -158,6 +158,8 @@ def table(quick: bool, seeds: int, track: Track) -> Outcome:
         "noise is not stated. What runs has no finite price above ε of about 14, so 50 is run at 12.",
         "published rows are far above the published figures: a clip of 1 leaves a fifth of most factors, and the noise "
         "of one record a step, of which steps keep a thousandth, takes precisions to their floor in some data sets.",
+        "tacit's heat, start, steps and clip were chosen among thirty settings by these ten data sets' own F-norms, "
+        "so its rows are optimistic; on ten others: 0.73 at ε = 1, 0.25 at 5.5, 0.23 at 12, and 0.19 for SEP.",
         "Where clusters overlap, two means can end in one cluster: that weighs on the mean, not on the median.",
     ]
     return Outcome(rows, notes, SHOWN, _draw_table(drawn))
