@@ -179,6 +179,46 @@ class Exact:
         return sums
 
 
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Clip and noise of sizes that the program itself computes, so that one program runs many settings side by side.
+
+    For public and simulated records: it draws plain Gaussian noise, promises nothing, and its price is ε = ∞. It takes
+    all records and lives inside one compiled function.
+    """
+
+    clip: Array | float
+    noise_multiplier: Array | float
+    sampling_rates: tuple[float, ...] = (1.0,)
+
+    @property
+    def deviation(self) -> Any:
+        return self.clip * self.noise_multiplier
+
+    level_events = Exact.level_events
+
+    def sampler(self, slots: int) -> None:
+        del slots
+
+    def add_up(self, batch: Contributions, chosen: Array, level: Array | int, coordinates: int, units: int) -> Tree:
+        del level, coordinates, units
+        norms = batch.norms()
+        clip = jnp.asarray(self.clip, norms.dtype)
+        return batch.weighted_sum(jnp.where(chosen, clip_weights(norms, clip), 0))
+
+    def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
+        del level, coordinates, units
+        leaves, form = jax.tree.flatten(sums)
+        keys = jax.random.split(_own_key(key, sums), len(leaves))
+        noise = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+        return jax.tree.unflatten(
+            form, [leaf + (self.deviation * draw).astype(leaf.dtype) for leaf, draw in zip(leaves, noise, strict=True)]
+        )
+
+
+Mechanism = SubsampledGaussian | Exact | Trial
+
+
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["records", "present", "level"],
@@ -193,7 +233,7 @@ class Access:
 
     records: Tree
     present: Array
-    mechanism: SubsampledGaussian | Exact
+    mechanism: Mechanism
     unit: str = "record"
     level: Level | None = None
 
@@ -201,7 +241,7 @@ class Access:
     def of(
         cls,
         records: Tree,
-        mechanism: SubsampledGaussian | Exact,
+        mechanism: Mechanism,
         *,
         groups: Any = None,
         unit: str | None = None,
@@ -267,7 +307,7 @@ class Access:
         """The same without records at other places, (slots, records per unit): a public choice."""
         return replace(self, present=self.present & places)
 
-    def through(self, mechanism: SubsampledGaussian | Exact) -> "Access":
+    def through(self, mechanism: Mechanism) -> "Access":
         """The same records through another mechanism."""
         return replace(self, mechanism=mechanism, level=None)
 
@@ -340,6 +380,8 @@ class Access:
 
     def _within(self, batch: Any, units: Array, limit: Limit) -> Limited:
         mechanism = self.mechanism
+        if isinstance(mechanism, Trial):
+            raise ValueError("a Trial has no clip that follows the gradients; use SubsampledGaussian, or leave it out")
         clips = (1.0,) if isinstance(mechanism, Exact) else mechanism.clips
         if isinstance(batch, Outer) or max(clips) > MOST_BOUND:
             what = "Outer contributions" if isinstance(batch, Outer) else f"clip={max(clips)}"

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tacit.privacy.clipping import Limit, rescaled
-from tacit.privacy.mechanism import Access, Exact
+from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.released import Released
 
 Tree = Any
@@ -77,7 +77,7 @@ class Adaptive:
         """The quantile; of a schedule, by its noisiest level."""
         if self.quantile is not None:
             return self.quantile
-        if isinstance(access.mechanism, Exact):
+        if not isinstance(access.mechanism, SubsampledGaussian):
             return MOST_QUANTILE
         levels = zip(access.mechanism.noise_multipliers, access.mechanism.sampling_rates, strict=True)
         lost = max(sigma / math.sqrt(rate * access.slots) for sigma, rate in levels) / 2

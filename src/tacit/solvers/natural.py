@@ -34,7 +34,7 @@ from jax import Array
 
 from tacit.families import DiagonalGaussian, FullGaussian, believe, power, project, quotient
 from tacit.privacy.clipping import Linear, Outer
-from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.mechanism import Access, Mechanism
 from tacit.privacy.released import Level, Released, repeat
 from tacit.solvers.base import Target
 from tacit.solvers.ep import own_pulls, pulls
@@ -48,7 +48,8 @@ Expansion = Literal["vi", "ep", "sep"]
 class NaturalVI:
     """`NaturalVI(curvature, steps=(10, 10))(key, target, access)`: one release of curvature before each group of steps.
 
-    curvature: the mechanism of those releases; the gradients' is that of `access`. steps: gradient steps of each stage.
+    curvature: the mechanism of those releases. steps: gradient steps of each stage. gradients: the mechanism of each
+    stage's gradients; by default that of `access`. learning_rate: how far a step goes, 1 being that of Newton.
     average: the share of the last stage's steps that are averaged. floor: how far eigenvalues are raised, as a share
     of the largest that noise alone would show. reach: the longest step, for x·θ should not change by much more than 1
     where features are standardised. caution: by what share the first stage's curvature is taken to grow on the way.
@@ -58,8 +59,10 @@ class NaturalVI:
     contributions are clipped relative to them.
     """
 
-    curvature: SubsampledGaussian | Exact
+    curvature: Mechanism
     steps: tuple[int, ...] = (10, 10)
+    gradients: tuple[Mechanism, ...] | None = None
+    learning_rate: float = 1.0
     average: float = 1.0
     floor: float = 0.4
     reach: float = math.inf
@@ -72,6 +75,8 @@ class NaturalVI:
             raise ValueError(f"steps={self.steps}; expected a whole number of at least 1 for each stage")
         if not 0 < self.average <= 1:
             raise ValueError(f"average={self.average}; expected a share above 0 and at most 1")
+        if self.gradients is not None and len(self.gradients) != len(self.steps):
+            raise ValueError(f"gradients has {len(self.gradients)} mechanisms; expected {len(self.steps)}, one for each stage")
 
     def __call__(
         self, key: Array, target: Target, access: Access, units: tuple[Array | float, Array | float] = (1.0, 1.0)
@@ -101,8 +106,9 @@ class NaturalVI:
                 ready = curved.map(
                     lambda found: self._prepare(found, state, cavity, bend_unit, access.slots, is_first=stage == 0)
                 )
+                inner = access if self.gradients is None else access.through(self.gradients[stage])
                 return ready.then(
-                    lambda s: self._climb(keys[1], s, self.steps[stage], averaged, cavity, access, target, slope_unit)
+                    lambda s: self._climb(keys[1], s, self.steps[stage], averaged, cavity, inner, target, slope_unit)
                 )
 
             release = release.then(climb)
@@ -131,8 +137,8 @@ class NaturalVI:
         covariance, told = _inverse(precision, root)
         # Where the answer is, as seen from the start: what the data tell of the cavity's spread.
         error = told if is_first else state.error
-        step = _inverse(raised, root)[0]
-        spread = step
+        spread = _inverse(raised, root)[0]
+        step = self.learning_rate * spread
         if self.expansion == "sep":  # without the average factor
             spread = _inverse(raised - (raised - cavity.precision) / units, root)[0]
         return _State(state.mean, step, spread, precision, covariance, error)
@@ -193,7 +199,7 @@ class NaturalStep:
     this site's records.
     """
 
-    curvature: SubsampledGaussian | Exact | None = None
+    curvature: Mechanism | None = None
     spread: bool = True
     units: tuple[float, float] = (1.0, 1.0)
     expansion: Expansion = "vi"
