@@ -35,11 +35,12 @@ from jax import Array
 from tacit.data.datasets import Dataset
 from tacit.data.tables import Table
 from tacit.families import DiagonalGaussian, over_parts
+from tacit.policy import PLAIN, Policy, Rule, default_policy
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Dense
 from tacit.privacy.events import Adjacency, Event, Repeated, compose
-from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+from tacit.privacy.mechanism import Access, Exact, Mechanism, SubsampledGaussian, Trial
 from tacit.privacy.randomness import insecure_key, secure_key
 from tacit.privacy.released import Released, price
 from tacit.privacy.statement import Statement
@@ -63,10 +64,8 @@ from tacit.solvers import EP, SEP, SGLD, VI, Adaptive, NaturalVI, Target
 from tacit.solvers.sgld import moments
 
 Tree = Any
-Mechanism = SubsampledGaussian | Exact
 Method = Literal["vi", "ep", "sep", "sgld"]
-SHARES = {"ranges": 0.1, "moments": 0.2, "residual": 0.05, "curvature": 0.2}  # gradients have the rest
-STAGES, EXACT_STAGES = (8, 12), (3, 3, 4, 4, 6, 10)
+EXACT_STAGES = (3, 3, 4, 4, 6, 10)
 MOST_RESIDUAL, LEAST_RESIDUAL = 4.0, 1e-3  # variances of the target: noise may leave nothing of a small residual
 MOST_COLUMNS = 400  # above, a matrix of curvature is mostly noise, and a diagonal q is fitted
 STEPS, SAMPLING_RATE, LEARNING_RATE, CLIP = 1000, 0.1, 0.02, 1.0  # of models that are not regressions
@@ -86,7 +85,8 @@ STEP_SHARES = 0.5, 2.0  # its learning rate, a step as a share of the inverse of
 class Plan:
     """All public settings of a fit: what is released, how often, and with what noise.
 
-    noise_multiplier is that of all releases together, 0 for none; each release has its share of it. numbers: columns
+    noise_multiplier is that of all releases together, 0 for none; each release has its share of it by the rule, which
+    is the policy's. numbers: columns
     of the table that are measured; unknown: which of them (and of the target, in the end) have no public bounds.
     is_adaptive: whether the clip only begins as `clip` and follows the gradients. has_curvature: whether that is
     released apart from gradients. learning_rate: of Adam; of Langevin dynamics, a share of what curvature allows.
@@ -107,6 +107,7 @@ class Plan:
     numbers: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
     scaling: Literal["moments", "bounds"] = "moments"
+    rule: Rule = PLAIN
     noise_multiplier: float = 0.0
 
     @property
@@ -133,11 +134,11 @@ class Plan:
 
     def shares(self) -> dict[str, float]:
         """The part of the budget that each kind of release has."""
-        found = {name: SHARES.get(name, 0.0) for name in self.counts()}
+        found = {name: getattr(self.rule, name, 0.0) for name in self.counts()}
         return found | {"gradients": 1 - sum(found.values())}
 
-    def mechanisms(self) -> dict[str, Mechanism]:
-        """How each kind of release is made."""
+    def mechanisms(self, is_trial: bool = False) -> dict[str, tuple[Mechanism, ...]]:
+        """How each kind of release is made; of gradients, at each stage. is_trial: on public records, for learning."""
         clips = {
             "ranges": histogram_clip(len(self.unknown), self.most_records),
             "moments": moments_clip(self.columns, self.most_records),
@@ -147,13 +148,29 @@ class Plan:
         }
         shares, found = self.shares(), {}
         for name, count in self.counts().items():
-            rate = self.sampling_rate if name == "gradients" else 1.0
-            if self.noise_multiplier == 0:
-                found[name] = Exact(rate)
-            else:
-                multiplier = self.noise_multiplier * math.sqrt(count / shares[name])
-                found[name] = SubsampledGaussian(clips[name], multiplier, rate)
+            rate, steps, relative = 1.0, (count,), (1.0,)
+            if name == "gradients":
+                rate, steps, relative = self.sampling_rate, self.steps, self.relative_noise()
+            if not is_trial and self.noise_multiplier == 0:
+                found[name] = (Exact(rate),) * len(steps)
+                continue
+            # Budgets add up in 1/σ²: those of all stages are the share.
+            scale = (
+                self.noise_multiplier
+                * (sum(n / r**2 for n, r in zip(steps, relative, strict=True)) / shares[name]) ** 0.5
+            )
+            made = Trial if is_trial else partial(SubsampledGaussian, sampling_rate=rate)
+            found[name] = tuple(made(clips[name], r * scale) for r in relative)
         return found
+
+    def relative_noise(self) -> tuple[float, ...]:
+        """Of gradients at each stage."""
+        return self.rule.noise if len(self.rule.noise) == len(self.steps) else (1.0,) * len(self.steps)
+
+    def clip_for(self, slots: int, parameters: int) -> Any:
+        """The clip of a regression's gradients by the rule, from that of a typical record, which `clip` is before."""
+        rule, noise = self.rule, self.noise_multiplier / self.shares()["gradients"] ** 0.5
+        return clip_of(self.clip, noise, slots, parameters, rule.clip_slope, rule.clip_least, rule.clip_most)
 
     def event(self, slots: int, unit: str, parameters: int) -> Event:
         """What the plan costs; the receipt of the run is the same but for the number of coordinates."""
@@ -169,25 +186,32 @@ class Plan:
             "curvature": parameters**2,
             "gradients": gradients,
         }
-        made, counts = self.mechanisms(), self.counts()
+        counts = {name: (count,) for name, count in self.counts().items()} | {"gradients": self.steps}
         return compose(
-            *(Repeated(made[name].level_events(slots, unit, sizes[name])[0], counts[name]) for name in counts)
+            *(
+                Repeated(mechanism.level_events(slots, unit, sizes[name])[0], count)
+                for name, made in self.mechanisms().items()
+                for mechanism, count in zip(made, counts[name], strict=True)
+            )
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
         plain = asdict(replace(self, optimiser=None)) | {"optimiser": "given" if self.optimiser else "default"}
         noise = {
-            name: {"releases": self.counts()[name], "share": round(self.shares()[name], 6), **_plain(mechanism)}
-            for name, mechanism in self.mechanisms().items()
+            name: {"releases": self.counts()[name], "share": round(self.shares()[name], 6), **_plain(made)}
+            for name, made in self.mechanisms().items()
         }
         return plain | {"releases": noise}
 
 
-def _plain(mechanism: Mechanism) -> dict[str, Any]:
-    if isinstance(mechanism, Exact):
+def _plain(made: tuple[Mechanism, ...]) -> dict[str, Any]:
+    """Clip and noise; a list of the noise of each stage, where it changes."""
+    noise = [mechanism.noise_multipliers[0] for mechanism in made if isinstance(mechanism, SubsampledGaussian)]
+    if not noise:
         return {"noise_multiplier": 0.0}
-    return {"clip": mechanism.clips[0], "noise_multiplier": mechanism.noise_multipliers[0]}
+    assert isinstance(made[0], SubsampledGaussian)
+    return {"clip": made[0].clips[0], "noise_multiplier": noise[0] if len(set(noise)) == 1 else noise}
 
 
 # --- The program -------------------------------------------------------------------------------------------------
@@ -210,7 +234,19 @@ class Outcome:
 @partial(jax.jit, static_argnums=0)
 def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: Range | None) -> Released[Outcome]:
     """The plan, as one compiled program. Everything that reads records goes through a mechanism of the plan."""
-    mechanisms = plan.mechanisms()
+    return carry_out(plan, plan.mechanisms(), key, access, model, start, bounds)
+
+
+def carry_out(
+    plan: Plan,
+    mechanisms: dict[str, tuple[Mechanism, ...]],
+    key: Array,
+    access: Access,
+    model: Any,
+    start: Any,
+    bounds: Range | None,
+) -> Released[Outcome]:
+    """What `run` compiles."""
     if not plan.is_table:
         return _solve(plan, mechanisms, key, access, model, start)
     assert bounds is not None
@@ -219,12 +255,12 @@ def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: 
     release = Released(bounds)
     if "ranges" in mechanisms:
         places = np.array(plan.unknown)
-        found = release_range(range_key, numbers.map(lambda x: x[places]).through(mechanisms["ranges"]))
+        found = release_range(range_key, numbers.map(lambda x: x[places]).through(mechanisms["ranges"][0]))
         release = found.map(lambda r: Range(bounds.low.at[places].set(r.low), bounds.high.at[places].set(r.high)))
     if plan.link == "poisson":  # a count is at least 0
         release = release.map(lambda r: Range(r.low.at[-1].set(0), r.high.at[-1].max(1)))
     if "moments" in mechanisms:
-        through = numbers.through(mechanisms["moments"])
+        through = numbers.through(mechanisms["moments"][0])
         scalings = release.then(lambda found: release_scaling(moments_key, through, found))
     else:
         scalings = release.map(lambda r: Scaling(r, (r.low + r.high) / 2, (r.high - r.low) / 2))
@@ -240,7 +276,7 @@ def run(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: 
 
 def _solve(
     plan: Plan,
-    mechanisms: dict[str, Mechanism],
+    mechanisms: dict[str, tuple[Mechanism, ...]],
     key: Array,
     access: Access,
     model: Any,
@@ -248,7 +284,7 @@ def _solve(
     scaling: Scaling | None = None,
 ) -> Released[Outcome]:
     """The posterior of the records behind `access`, and the noise scale of a linear regression that learns it."""
-    gradients = access.through(mechanisms["gradients"])
+    gradients = access.through(mechanisms["gradients"][0])
     target = Target(model.prior, start, model)
     if plan.method == "vi":
         optimiser = plan.optimiser or optax.adam(plan.learning_rate)
@@ -264,7 +300,7 @@ def _solve(
     if plan.link == "linear" and scaling is not None:
         keys = jax.random.split(key, 3)
         first, rest = _parts(plan, mechanisms)
-        noised = access.through(mechanisms["residual"])
+        noised = access.through(mechanisms["residual"][0])
 
         def again(mean: Array) -> Released[Outcome]:
             def finish(noise_scale: Array) -> Released[Outcome]:
@@ -290,7 +326,7 @@ def _solve(
     return _parts(plan, mechanisms)[-1](key, target, gradients, units)
 
 
-def _parts(plan: Plan, mechanisms: dict[str, Mechanism]) -> tuple[Callable[..., Released[Outcome]], ...]:
+def _parts(plan: Plan, mechanisms: dict[str, tuple[Mechanism, ...]]) -> tuple[Callable[..., Released[Outcome]], ...]:
     """What solves, as `(key, target, access, units)`: in two parts if the residual is found between them, or whole."""
     is_parted = "residual" in mechanisms
     if plan.method == "sgld":
@@ -298,17 +334,20 @@ def _parts(plan: Plan, mechanisms: dict[str, Mechanism]) -> tuple[Callable[..., 
         early = max(1, round(FIRST_SHARE * total))
         return tuple(_langevin(plan, steps) for steps in ((early, total - early) if is_parted else (total,)))
     solver = NaturalVI(
-        mechanisms["curvature"],
+        mechanisms["curvature"][0],
+        learning_rate=plan.rule.learning_rate,
+        average=plan.rule.average,
+        floor=plan.rule.floor,
         reach=REACH if plan.is_table else math.inf,
         caution=LINKS[plan.link].caution,
         expansion="vi" if plan.method == "natural" else plan.method,  # type: ignore[arg-type]
     )
 
-    def staged(steps: tuple[int, ...]) -> Callable[..., Released[Outcome]]:
-        part = replace(solver, steps=steps)
+    def staged(stages: slice) -> Callable[..., Released[Outcome]]:
+        part = replace(solver, steps=plan.steps[stages], gradients=mechanisms["gradients"][stages])
         return lambda key, target, access, units: part.moments(key, target, access, units).map(Outcome)
 
-    return tuple(staged(steps) for steps in ((plan.steps[:1], plan.steps[1:]) if is_parted else (plan.steps,)))
+    return tuple(staged(stages) for stages in ((slice(1), slice(1, None)) if is_parted else (slice(None),)))
 
 
 def _langevin(plan: Plan, steps: int) -> Callable[..., Released[Outcome]]:
@@ -363,6 +402,7 @@ def fit(
     optimiser: Any = None,
     start: Any = None,
     adjacency: Adjacency = "add-remove",
+    policy: Policy | None = None,
     insecure_seed: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Posterior:
@@ -383,7 +423,8 @@ def fit(
 
     method: "vi", variational inference; "ep" or "sep", expectation propagation with a factor for each record or an
     average one; "sgld", samples by Langevin dynamics, which `posterior.chains` holds and `to_arviz` hands on.
-    clip="adaptive" fits by `VI` with a clip that follows the gradients, within the same price.
+    clip="adaptive" fits by `VI` with a clip that follows the gradients, within the same price. policy: what decides
+    all that is not given, from public sizes; by default the one that comes with tacit (`tacit.policy`).
 
     >>> import numpy as np
     >>> x = np.linspace(-1, 1, 400)[:, None]
@@ -420,6 +461,7 @@ def fit(
         optimiser=optimiser,
         start=start,
         adjacency=adjacency,
+        policy=policy,
     )
     promised = price(program, key, access)
     if math.isfinite(epsilon) and accounting.epsilon(promised, delta, adjacency=adjacency) > epsilon:
@@ -458,13 +500,14 @@ def prepare(
     optimiser: Any = None,
     start: Any = None,
     adjacency: Adjacency = "add-remove",
+    policy: Policy | None = None,
 ) -> tuple[Plan, Callable[[Array, Access], Released[Outcome]]]:
     """The plan, and the program `(key, access) -> Released[Outcome]` that carries it out, from public facts alone.
 
     Of `access` only its form counts. key: for a start that is drawn. given: method, steps, clip, sampling_rate and
     learning_rate, where they are not left to the rule.
     """
-    plan = _plan(model, table, access, math.isfinite(epsilon), scaling, given, optimiser)
+    plan = _plan(model, table, access, math.isfinite(epsilon), scaling, given, optimiser, policy or default_policy())
     if isinstance(model, str):
         assert table is not None
         model = model_of(plan.link, table, prior_deviation)
@@ -487,8 +530,7 @@ def prepare(
         ).noise_multiplier
         plan = replace(plan, noise_multiplier=noise)
         if plan.has_curvature and given.get("clip") is None:
-            gradients = noise / math.sqrt(plan.shares()["gradients"])
-            plan = replace(plan, clip=clip_of(plan.link, plan.clip, gradients, access.slots, size))
+            plan = replace(plan, clip=plan.clip_for(access.slots, size))
         if plan.method == "sgld" and given.get("learning_rate") is None:
             plan = replace(plan, learning_rate=_share(plan, access.slots))
     limits = bounds_of(table, plan.columns) if table is not None and plan.is_table else None
@@ -523,6 +565,7 @@ def _plan(
     scaling: Literal["moments", "bounds"],
     given: Mapping[str, Any],
     optimiser: Any,
+    policy: Policy,
 ) -> Plan:
     """The rule: settings from public sizes alone. The clip of a regression's gradients waits for the noise."""
     steps, rate, clip, learning_rate = (given.get(name) for name in ("steps", "sampling_rate", "clip", "learning_rate"))
@@ -547,13 +590,14 @@ def _plan(
             )
     most_records = access.present.shape[1]
     common: dict[str, Any] = {"is_table": is_table, "most_records": most_records, "scaling": scaling}
-    common |= {"numbers": numbers, "unknown": unknown}
+    rule = policy.rule(link) if is_private else PLAIN
+    common |= {"numbers": numbers, "unknown": unknown, "rule": rule}
     columns = len(table.names) + 1 if table is not None else _width(model, access)
     is_natural = link not in ("", "softmax") and columns <= MOST_COLUMNS
     typical = 1 + len(table.numbers) + table.categories if table is not None else max(1, columns)
     per_unit = math.sqrt(most_records)  # a unit's records add up
     if is_natural and method != "sgld" and optimiser is None and learning_rate is None and not is_adaptive:
-        stages = (STAGES if is_private else EXACT_STAGES) if steps is None else _halves(steps)
+        stages = (rule.steps if is_private else EXACT_STAGES) if steps is None else _halves(steps)
         clips = math.sqrt(typical) * per_unit if clip is None else clip, typical * per_unit
         settings = {"sampling_rate": 1.0 if rate is None else rate, "learning_rate": 0.0, "has_curvature": True}
         return Plan("natural" if method == "vi" else method, link, stages, *clips, **settings, **common)
@@ -580,7 +624,7 @@ def _plan(
 def _share(plan: Plan, slots: int) -> float:
     """The learning rate of Langevin dynamics at which privacy's noise in a step is what the posterior asks for."""
     slope, bend = (LINKS[plan.link].slope, LINKS[plan.link].bend) if plan.link else (1.0, 1.0)
-    noise = plan.mechanisms()["gradients"].deviation * slope
+    noise = plan.mechanisms()["gradients"][0].deviation * slope
     return min(max(4 * slots * plan.curvature_clip * bend / noise**2, STEP_SHARES[0]), STEP_SHARES[1])
 
 

@@ -125,16 +125,27 @@ def bounds_of(table: Table, columns: int) -> Range:
     return Range(jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32))
 
 
-def clip_of(link: str, typical: float, noise: float, records: float, columns: int) -> float:
-    """The clip at which noise on the gradients matches what they vary by anyway, within the link's limits.
+def clip_of(
+    typical: Any,
+    noise: Any,
+    records: float,
+    columns: int,
+    slope: Any = TYPICAL_SLOPE,
+    least: Any = 0.5,
+    most: Any = 2.0,
+) -> Any:
+    """The clip at which noise on the gradients matches what they vary by anyway, within limits.
 
-    Where d features share N records, a gradient varies by about TYPICAL_SLOPE √(N / d) in each coordinate; its noise
-    has deviation σ·clip when all steps are taken together, and `noise` is that σ. typical: the length of a typical x.
+    Where d features share N records, a gradient varies by about `slope` √(N / d) in each coordinate; its noise has
+    deviation σ·clip when all steps are taken together, and `noise` is that σ. typical: the length of a typical x, and
+    least and most are in units of it. Numbers, or arrays of a program that learns the rule.
     """
-    if noise == 0:
+    if isinstance(noise, float | int) and noise == 0:
         return typical
-    factor = TYPICAL_SLOPE * math.sqrt(records / columns) / (noise * typical)
-    return typical * min(max(factor, LINKS[link].least), LINKS[link].most)
+    factor = slope * math.sqrt(records / columns) / (noise * typical)
+    if isinstance(noise, Array):
+        return typical * jnp.clip(factor, least, most)
+    return typical * min(max(factor, least), most)
 
 
 # --- Back to the units of the data -------------------------------------------------------------------------------

@@ -294,7 +294,8 @@ class Setup:
         noises = [self._noise(party) for party in self.parties]
         noise = math.sqrt(sum(sigma**2 for sigma in noises) / plan.shares(self.paid)["gradients"])
         columns = len(self.model.prior.precision_mean)
-        clip = clip_of(plan.link, self.typical * math.sqrt(self.most_records), noise, units, columns)
+        typical, link = self.typical * math.sqrt(self.most_records), LINKS[plan.link]
+        clip = clip_of(typical, noise, units, columns, least=link.least, most=link.most)
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
         self.accesses = self._accesses()
 

@@ -76,7 +76,9 @@ class NaturalVI:
         if not 0 < self.average <= 1:
             raise ValueError(f"average={self.average}; expected a share above 0 and at most 1")
         if self.gradients is not None and len(self.gradients) != len(self.steps):
-            raise ValueError(f"gradients has {len(self.gradients)} mechanisms; expected {len(self.steps)}, one for each stage")
+            raise ValueError(
+                f"gradients has {len(self.gradients)} mechanisms; expected {len(self.steps)}, one for each stage"
+            )
 
     def __call__(
         self, key: Array, target: Target, access: Access, units: tuple[Array | float, Array | float] = (1.0, 1.0)

@@ -1,0 +1,144 @@
+"""Policies: what `fit` decides for itself when ε and δ are all that is given. Public, learned once, in a small file.
+
+A policy has a rule for each kind of regression. A rule turns public sizes (records, columns, ε and δ) into a plan: how
+the budget is shared, how many steps there are and with what noise, where gradients are clipped. It never sees a record.
+The default was learned on simulated tasks by `tacit policy learn` (docs/policies.md), and `policy.made` says how.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tacit.privacy.events import check_number
+
+MOST_STAGES, MOST_STEPS = 4, 200  # of a rule: curvature is released at each stage
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one kind of regression spends its budget.
+
+    steps: gradients at each stage, each of which begins with a release of curvature. noise: their noise at each stage,
+    relative to each other: a stepwise schedule, whose scale follows from ε. ranges, moments, residual, curvature:
+    shares of the budget, in 1/σ², where there is such a release; gradients have the rest. clip_least, clip_most: limits of the
+    gradients' clip in units of a typical record; between them it is where noise is `clip_slope` times √(N / d).
+    learning_rate: the length of a step, 1 being Newton's. average: the share of the last stage's steps whose mean is
+    the answer. floor: what is added to curvature for stepping, as a share of the largest that noise alone shows.
+    """
+
+    steps: tuple[int, ...] = (8, 12)
+    noise: tuple[float, ...] = (1.0, 1.0)
+    ranges: float = 0.1
+    moments: float = 0.2
+    residual: float = 0.05
+    curvature: float = 0.2
+    clip_least: float = 0.5
+    clip_most: float = 2.0
+    clip_slope: float = 0.4
+    learning_rate: float = 1.0
+    average: float = 1.0
+    floor: float = 0.4
+
+    def __post_init__(self) -> None:
+        stages = len(self.steps)
+        valid = 1 <= stages <= MOST_STAGES and all(_is_whole(n) and 1 <= n <= MOST_STEPS for n in self.steps)
+        check_number("steps", self.steps, f"1 to {MOST_STAGES} whole numbers from 1 to {MOST_STEPS}", valid)
+        valid = len(self.noise) == stages and all(_is_within(r, 0.01, 100) for r in self.noise)
+        check_number("noise", self.noise, "a number from 0.01 to 100 for each stage", valid)
+        for name, (low, high) in LIMITS.items():
+            value = getattr(self, name)
+            if isinstance(value, int | float):  # else an array of a program that learns the rule
+                check_number(name, value, f"a number from {low:g} to {high:g}", _is_within(value, low, high))
+        if isinstance(self.curvature, int | float):
+            total = self.ranges + self.moments + self.residual + self.curvature
+            check_number("the sum of shares", round(total, 6), "at most 0.95: gradients have the rest", total <= 0.95)
+
+
+LIMITS = {
+    **dict.fromkeys(("ranges", "moments", "residual", "curvature"), (0.001, 0.9)),
+    **dict.fromkeys(("clip_least", "clip_most"), (0.001, 100.0)),
+    "clip_slope": (0.0, 100.0),
+    "learning_rate": (0.01, 2.0),
+    "average": (0.01, 1.0),
+    "floor": (0.0, 10.0),
+}
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_within(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+PLAIN = Rule()
+LINKS = ("linear", "logistic", "probit", "poisson", "softmax")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Rules by kind of regression, and how they were made. Kinds without a rule of their own have the plain one.
+
+    >>> policy = default_policy()
+    >>> Policy.of(policy.to_dict()).rule("logistic") == policy.rule("logistic")
+    True
+    """
+
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    def rule(self, link: str) -> Rule:
+        """That of a kind of regression: "linear", "logistic", ..."""
+        return self.rules.get(link, PLAIN)
+
+    @classmethod
+    def of(cls, plain: Any) -> "Policy":
+        """From plain data, checked: an unknown name is refused."""
+        if not isinstance(plain, dict) or set(plain) - {"rules", "made"} or not isinstance(plain.get("rules"), dict):
+            raise ValueError("a policy is an object with rules and made; expected a file that tacit policy learn wrote")
+        known = {f.name for f in fields(Rule)}
+        rules = {}
+        for link, settings in plain["rules"].items():
+            if link not in LINKS:
+                raise ValueError(f"a policy with a rule for {link!r}; expected one of {', '.join(LINKS)}")
+            if not isinstance(settings, dict) or set(settings) - known:
+                names = sorted(set(settings) - known) if isinstance(settings, dict) else settings
+                raise ValueError(f"the rule for {link} has {names}; expected some of {', '.join(sorted(known))}")
+            ready: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+            try:
+                rules[link] = Rule(**ready)
+            except ValueError as error:
+                raise ValueError(f"the rule for {link}: {error}") from None
+        made = plain.get("made", {})
+        return cls(rules, made if isinstance(made, dict) else {})
+
+    @classmethod
+    def read(cls, path: Path) -> "Policy":
+        """From a file that `write` made."""
+        try:
+            return cls.of(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"policy {path} cannot be read: {error}; expected a file of tacit policy learn") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"policy {path} is not JSON: {error}; expected a file of tacit policy learn") from None
+        except ValueError as error:
+            raise ValueError(f"policy {path}: {error}") from None
+
+    def write(self, path: Path) -> None:
+        """Into a small file of JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"rules": {link: asdict(rule) for link, rule in self.rules.items()}, "made": dict(self.made)}
+
+
+@cache
+def default_policy() -> Policy:
+    """The policy that comes with tacit, learned on simulated tasks."""
+    return Policy.of(json.loads(resources.files("tacit").joinpath("policy.json").read_text(encoding="utf-8")))
