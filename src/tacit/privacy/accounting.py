@@ -591,10 +591,15 @@ def rdp(event: Event, orders: Iterable[float] = ORDERS, adjacency: Adjacency = "
     """The Rényi divergence bound of `event` at each order α > 1, in theory: truncated samples are refused."""
     check_adjacency(adjacency)
     found = parts(event, adjacency)
-    if found is not None and any(part.truncation > 0 for part in found):
-        raise ValueError("a truncated sample has no useful Rényi divergence; ask epsilon, which pays for it out of δ")
+    if found is not None:
+        _refuse_truncated(found)
     chosen = np.asarray(tuple(orders), float)
     return np.full(chosen.shape, math.inf) if found is None else _rdp(found, tuple(chosen.tolist()), adjacency, "rdp")
+
+
+def _refuse_truncated(found: Counter[Part]) -> None:
+    if any(part.truncation > 0 for part in found):
+        raise ValueError("a truncated sample has no useful Rényi divergence; ask epsilon, which pays for it out of δ")
 
 
 def _rdp(found: Counter[Part], orders: tuple[float, ...], adjacency: Adjacency, accountant: str) -> np.ndarray:
@@ -696,34 +701,142 @@ def _spread(alpha: Any, delta: float) -> Any:
     return (math.log(1 / delta) + (alpha - 1) * np.log1p(-1 / alpha) - np.log(alpha)) / (alpha - 1)
 
 
-def _epsilon_of_zcdp(found: Counter[Part], delta: float, adjacency: Adjacency) -> float:
-    del adjacency  # bare multipliers are relative to it already
-    rho = 0.0
-    for part, count in found.items():
+def zcdp_rho(event: Event, adjacency: Adjacency = "add-remove") -> float:
+    """The ρ for which `event` is ρ-zCDP, in theory: D_α ≤ ρα for all α > 1. It adds up; inf if there is none.
+
+    1/(2σ²) for Gaussian noise σ relative to the sensitivity, and for Laplace noise of that scale. Refuses samples. The
+    error of drawn noise is no part of ρ: `epsilon` pays for it out of δ.
+
+    >>> zcdp_rho(events.Repeated(events.Gaussian(2.0), 4))
+    0.5
+    """
+    check_adjacency(adjacency)
+    found = parts(event, adjacency)
+    return math.inf if found is None else _zcdp_rho(found)
+
+
+def _zcdp_rho(found: Counter[Part]) -> float:
+    for part in found:
         if part.rate is not None:
             raise ValueError("zcdp has no amplification by sampling; use the accountant tcdp or, tightly, pld")
-        rho += count / (2 * part.noise_multiplier**2)  # Gaussian; and (1/b)²/2 for Laplace, the same formula
+    return sum(count * _bare_rho(part) for part, count in found.items())
 
-    def bound(log_excess: float) -> float:
-        alpha = 1 + math.exp(log_excess)
-        return rho * alpha + float(_spread(alpha, delta))
 
-    # A valley in log(α - 1): find it on a grid, then its bottom.
-    grid = np.linspace(-30, 30, 400)
-    best = int(np.argmin([bound(x) for x in grid]))
+def _bare_rho(part: Part) -> float:
+    """ρ of the mechanism without sampling: Gaussian; and (1/b)²/2 for Laplace, the same formula."""
+    return 1 / (2 * part.noise_multiplier**2)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """The least ε for which ρ-zCDP is known to be (ε, δ)-private (Canonne, Kamath & Steinke 2020).
+
+    ε = min over α > 1 of ρα + (ln(1/δ) + (α - 1) ln(1 - 1/α) - ln α) / (α - 1)
+
+    >>> round(zcdp_epsilon(0.5, 1e-5), 3)
+    4.728
+    """
+    return tcdp_epsilon(rho, math.inf, delta)
+
+
+def tcdp_epsilon(rho: float, omega: float, delta: float) -> float:
+    """The least ε for which (ρ, ω)-tCDP is known to be (ε, δ)-private: `zcdp_epsilon` with orders 1 < α < ω only.
+
+    >>> round(tcdp_epsilon(0.5, 3.0, 1e-5), 3)
+    6.302
+    """
+    check_number("rho", rho, "a number of at least 0", rho >= 0)
+    if omega != math.inf:
+        check_omega(omega)
+    check_delta(delta)
+    if rho in (0, math.inf):
+        return float(rho)  # two equal distributions, or no guarantee at all
+
+    def bound(log_excess: Any) -> Any:
+        alpha = 1 + np.exp(log_excess)
+        return rho * alpha + _spread(alpha, delta)
+
+    # A valley in log(α - 1): find it on a grid, then its bottom. At α = ω it is the limit from below.
+    grid = np.linspace(LEAST_LOG_EXCESS, min(30.0, math.log(omega - 1)), 400)
+    best = int(np.argmin(bound(grid)))
     ends = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     valley = optimize.minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-12})
-    return max(0.0, min(float(valley.fun), bound(grid[best])))
+    return max(0.0, min(float(valley.fun), float(bound(grid[best]))))
+
+
+LEAST_LOG_EXCESS = -30.0  # of the order α: nearer to 1 floats do not tell it from 1
+
+
+def check_omega(omega: Any) -> None:
+    """Refuse an ω that is not a finite number above 1, by as much as floats tell it from 1."""
+    valid = isinstance(omega, int | float) and math.isfinite(omega) and omega > 1 + 1e-9
+    check_number("omega", omega, "a finite number above 1 + 1e-9", valid)
+
+
+def _epsilon_of_zcdp(found: Counter[Part], delta: float, adjacency: Adjacency) -> float:
+    del adjacency  # bare multipliers are relative to it already
+    return zcdp_epsilon(_zcdp_rho(found), delta)
+
+
+def tcdp_rho(event: Event, omega: float, adjacency: Adjacency = "add-remove") -> float:
+    """A ρ for which `event` is (ρ, ω)-tCDP, in theory: D_α ≤ ρα for 1 < α < ω. It adds up; inf if there is none.
+
+    Of each part it covers the Rényi curve, to about 1 %, from above; the sum over parts covers that of all. Refuses
+    truncated samples, as `rdp` does.
+
+    >>> step = events.PoissonSampled(0.02, events.Gaussian(5.0))
+    >>> f"{tcdp_rho(step, 12.0):.1e}, and {tcdp_rho(events.Gaussian(5.0), 12.0):.1e} without sampling"
+    '8.2e-06, and 2.0e-02 without sampling'
+    """
+    check_omega(omega)
+    check_adjacency(adjacency)
+    found = parts(event, adjacency)
+    if found is None:
+        return math.inf
+    _refuse_truncated(found)
+    return sum(count * _part_tcdp_rho(part, float(omega), adjacency) for part, count in found.items())
+
+
+@functools.lru_cache(maxsize=4096)
+def _part_tcdp_rho(part: Part, omega: float, adjacency: Adjacency) -> float:
+    part = part.ideal
+    if part.rate is None and part.noise == "gaussian":
+        return _bare_rho(part)
+    if omega > ORDERS[-1]:
+        if part.rate is None:
+            return _bare_rho(part)
+        expected = f"at most {ORDERS[-1]:g}, the largest order that is computed for samples"
+        check_number("omega", omega, expected, False)
+    orders = (*(order for order in ORDERS if order < omega), omega)
+    covering = _covering(orders, _rdp(Counter([part]), orders, adjacency, "tcdp"))
+    return min(float(covering[-1]), _bare_rho(part))  # a sample tells no more than all records
+
+
+def _covering(orders: tuple[float, ...], divergence: np.ndarray) -> np.ndarray:
+    """For each ω of the orders, a ρ with D_α ≤ ρα for all 1 < α ≤ ω, also between orders.
+
+    f(α) = (α - 1) D_α is convex, and 0 at 1, so that between two orders it is at most its chord c + sα. The chord over
+    α(α - 1) is largest at an end or where sα² + 2cα = c.
+    """
+    above = np.asarray(orders)
+    below = np.concatenate([[1.0], above[:-1]])
+    moment = (above - 1) * divergence
+    before = np.concatenate([[0.0], moment[:-1]])
+    with np.errstate(divide="ignore", invalid="ignore"):  # a divergence beyond floats; no root; the pole at 1
+        slope = (moment - before) / (above - below)
+        shift = before - slope * below
+        places = [below, above, *((sign * np.sqrt(shift**2 + slope * shift) - shift) / slope for sign in (1, -1))]
+        heights = [
+            np.where((a >= below) & (a <= above) & (a > 1), (shift + slope * a) / (a * (a - 1)), -np.inf)
+            for a in places
+        ]
+    heights[0][0] = divergence[0]  # up to the first order D_α only grows, and α is at least 1
+    highest = np.maximum.reduce(heights)
+    return np.maximum.accumulate(np.where(np.isnan(highest), np.inf, highest))
 
 
 def _epsilon_of_tcdp(found: Counter[Part], delta: float, adjacency: Adjacency) -> float:
-    """The best (ρ, ω) that covers the Rényi curve: D_α ≤ ρα for 1 < α < ω.
-
-    Between two orders D_α/α is at most the divergence at the upper over the lower, for D_α never falls.
-    """
-    divergence = _rdp(found, ORDERS, adjacency, "tcdp")
-    lower = np.array((1.0, *ORDERS[:-1]))
-    rhos = np.maximum.accumulate(divergence / lower)
+    """The best (ρ, ω) that covers the Rényi curve: D_α ≤ ρα for 1 < α < ω."""
+    rhos = _covering(ORDERS, _rdp(found, ORDERS, adjacency, "tcdp"))
     orders = np.array(ORDERS)
     return max(0.0, float(np.min(rhos * orders + _spread(orders, delta))))  # α at its limit ω: ρ only grows with ω
 

@@ -17,6 +17,7 @@ The influence q_t of a step's noise on the end is γ^(T-t) where each step contr
 public model's curvature (`curvature_influence`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ def linear(steps: int, start: float = 1.0, end: float = 1.0) -> np.ndarray:
 
 def polynomial(steps: int, start: float = 1.0, end: float = 1.0, power: float = 2.0) -> np.ndarray:
     """From start to end; with a power above 1 most of the change comes late."""
-    check_number("power", power, "a number above 0", power > 0)
+    check_number("power", power, "a finite number above 0", 0 < power < np.inf)
     _check_ends(start, end)
     return start + (end - start) * _progress(steps) ** power
 
@@ -64,13 +65,14 @@ def stepwise(steps: int, start: float = 1.0, end: float = 1.0, stages: int = 4) 
     >>> stepwise(6, 8.0, 2.0, stages=3).tolist()
     [8.0, 8.0, 4.0, 4.0, 2.0, 2.0]
     """
-    check_number("stages", stages, "a whole number of at least 1", stages >= 1)
-    places = np.arange(check_count(steps)) * stages // steps
-    return exponential(stages, start, end)[places]
+    check_count(steps)
+    valid = isinstance(stages, int) and 1 <= stages <= steps  # with more of them the end would not be reached
+    check_number("stages", stages, f"a whole number from 1 to steps={steps}", valid)
+    return exponential(stages, start, end)[np.arange(steps) * stages // steps]
 
 
 def _progress(steps: int) -> np.ndarray:
-    return np.linspace(0.0, 1.0, check_count(steps)) if steps > 1 else np.zeros(1)
+    return np.linspace(0.0, 1.0, check_count(steps))  # one step is at the start
 
 
 def check_count(steps: int) -> int:
@@ -188,10 +190,11 @@ class Schedule:
         counts = np.diff([0, *ends])
         least = np.repeat(np.array(found).T, counts, axis=1)
         together = sum(np.sqrt(part.size * np.sum(part**-4.0)) for part in np.split(values[0], ends[:-1]))
+        is_merged = bool(np.any(least[0] != values[0]))
         return cls(
             tuple(int(n) for n in counts),
             *(tuple(float(v) for v in row) for row in zip(*found, strict=True)),  # type: ignore[arg-type]
-            error=max(0.0, float((together / np.sum(values[0] ** -2.0)) ** 2 - 1)),
+            error=max(0.0, float((together / np.sum(values[0] ** -2.0)) ** 2 - 1)) if is_merged else 0.0,
             largest=float(np.max(np.abs(least / values - 1))),
         )
 
@@ -223,13 +226,31 @@ class Schedule:
             found.append(Repeated(step if rate == 1 else PoissonSampled(rate, step), count))
         return tuple(found)
 
+    def plan(self, slots: int, unit: str, coordinates: int) -> Callable[[float], Event]:
+        """What the run costs as it runs, by the scale: for `calibrate(ε, δ, plan=schedule.plan(...))`.
+
+        Guarantee: equal to the receipt of `repeat(key, schedule.steps, ...)` where each step makes one sum of so many
+        coordinates, over so many slots of units so called, through `schedule.mechanism`. Samples that are truncated
+        and the error of drawn noise are in it, and not in `event`.
+
+        >>> Schedule.of(linear(2, 2.0, 1.0)).plan(100, "record", 3)(5.0)
+        Composed(events=(Gaussian(noise_multiplier=10.0, ..., coordinates=3), Gaussian(noise_multiplier=5.0, ...)))
+        """
+
+        def event(noise_multiplier: float) -> Event:
+            levels = self.mechanism(1.0, noise_multiplier).level_events(slots, unit, coordinates)
+            counts = zip(levels, self.steps, strict=True)
+            return compose(*(step if count == 1 else Repeated(step, count) for step, count in counts))
+
+        return event
+
     def mechanism(self, clip: float, noise_multiplier: float) -> SubsampledGaussian:
         """What runs it: read at `access.at(level)` in `repeat(key, schedule.steps, ...)`."""
         clips = tuple(clip * relative for relative in self.clip)
         return SubsampledGaussian(clips, self.noise_multipliers(noise_multiplier), self.sampling_rate)
 
     def first(self, steps: int) -> "Schedule | None":
-        """The first steps of it; None if there are none."""
+        """The first steps of it, all if it has fewer; None if there are none."""
         kept, left = [], steps
         for count in self.steps:
             kept.append(min(count, left))
@@ -245,8 +266,9 @@ def _merged(settings: np.ndarray) -> np.ndarray:
     """One level's noise, rate and clip for those of its steps; noise as eq. 10 has it for their common influence."""
     noise, rate, clip = settings
     weights = (noise / noise.min()) ** -2.0
-    means = (float(np.exp(np.average(np.log(part), weights=weights))) for part in (rate, clip))
-    return np.array([noise.min() * np.mean((noise / noise.min()) ** -4.0) ** -0.25, *means])
+    means = (np.exp(np.average(np.log(part), weights=weights)) for part in (rate, clip))
+    found = np.array([noise.min() * np.mean((noise / noise.min()) ** -4.0) ** -0.25, *means])
+    return np.clip(found, settings.min(axis=1), settings.max(axis=1))  # what does not change stays, to the last digit
 
 
 def _ends(values: np.ndarray, levels: int) -> list[int]:
@@ -263,12 +285,12 @@ def _ends(values: np.ndarray, levels: int) -> list[int]:
         ends = np.unique(np.round(np.linspace(0, len(ends), MOST_BLOCKS + 1)[1:]).astype(int) - 1)
         ends = np.append(changes, values.shape[1])[ends]
     noise = values[0] / values[0].min()
-    logs = np.log(values[1:])
+    logs = np.log(values[1:] / values[1:, :1])
     weight = noise**-2.0
     sums = [np.ones_like(noise), noise**-4.0, weight, *(weight * logs), *(weight * logs**2)]
     totals = np.stack([np.concatenate([[0.0], np.cumsum(part)[ends - 1]]) for part in sums])
     n, q, w, r, c, rr, cc = totals[:, None, :] - totals[:, :, None]  # of the run between two places
-    spread = rr + cc - (r**2 + c**2) / np.maximum(w, 1e-300)
+    spread = rr + cc - (r**2 + c**2) / np.where((n > 0) & (w > 0), w, np.inf)
     cost = np.sqrt(np.maximum(n * q, 0)) + np.maximum(spread, 0)
     cost[n <= 0] = np.inf
     best, choices = cost[0], []
