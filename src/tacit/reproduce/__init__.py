@@ -31,13 +31,14 @@ class Outcome:
 
     rows: flat, the lines of the CSV file. notes: what a reader must know. shown: columns of the printed table and how
     they are headed there; a standard error (or NAME_sd, a deviation) is printed beside its mean, and a share under a
-    header with % as such. axes: of the finished figure.
+    header with % as such. axes: of the finished figure. printed: the rows of the printed table, where not all are.
     """
 
     rows: list[Row]
     notes: list[str]
     shown: dict[str, str]
     axes: Any
+    printed: list[Row] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Reproduction:
     quick_seeds: int
 
 
+_HONG = "J. Hong, Dynamic policies on differentially private learning, slides"
 _JALKO = "J. Jälkö, thesis on differentially private variational inference (2017)"
 _LIU = "X. Liu, Distributed variational inference and privacy, MPhil dissertation (2019)"
 _SEP = "M. Vinaroz & M. Park, DP-SEP: differentially private stochastic expectation propagation (2021)"
@@ -86,6 +88,9 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         "Whole sites as the unit, four ways",
         20,
         3,
+    ),
+    "hong-schedules": Reproduction(
+        "hong", "schedules", _HONG, "Noise by eq. (10) against constant noise, at equal ε", 50, 3
     ),
     "methods": Reproduction("methods", "methods", _OURS, "DPVI, DP-SEP and DP-SGLD against ε on three data sets", 5, 1),
     "methods-coverage": Reproduction(
@@ -217,7 +222,7 @@ def _print(title: str, outcome: Outcome, notes: list[str], written: Path) -> Non
     table = Table(title=title)
     for name, header in outcome.shown.items():
         table.add_column(header, justify="left" if name in ("dataset", "method") else "right", no_wrap=True)
-    for row in outcome.rows:
+    for row in outcome.rows if outcome.printed is None else outcome.printed:
         table.add_row(*(_cell(row, name, 100 if "%" in header else 1) for name, header in outcome.shown.items()))
     console.print(table)
     for note in notes:
