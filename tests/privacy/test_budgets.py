@@ -78,6 +78,15 @@ def test_tcdp_of_a_sample_grows_with_omega_to_the_cost_without_sampling():
     assert rhos[3] < 1 / 50
 
 
+@pytest.mark.parametrize("noise", [1e-100, 1e-3, 1e3, 1e100])
+def test_extreme_noise_has_a_cost_between_nothing_and_that_without_sampling(noise):
+    """Nothing is free: where floats lose a divergence, the cost is rounded up."""
+    for event in (Gaussian(noise), Laplace(noise), PoissonSampled(1e-9, Gaussian(noise))):
+        for omega in (1.001, 5.0, 1000.0):
+            assert 0 < acc.tcdp_rho(event, omega) <= 1 / (2 * noise**2)
+        assert acc.epsilon(event, 1e-5, "tcdp") >= 0
+
+
 def test_the_accountants_use_the_same_costs():
     """One event: covered as a whole or by its parts is the same, so the accountant's ε is that of the best ω."""
     assert acc.epsilon(Repeated(Gaussian(3.0), 7), 1e-5, "zcdp") == ZCDP(7 / 18).epsilon(1e-5)

@@ -799,16 +799,16 @@ def tcdp_rho(event: Event, omega: float, adjacency: Adjacency = "add-remove") ->
 @functools.lru_cache(maxsize=4096)
 def _part_tcdp_rho(part: Part, omega: float, adjacency: Adjacency) -> float:
     part = part.ideal
-    if part.rate is None and part.noise == "gaussian":
+    # Without sampling D_α/α is ρ for Gaussian noise, and about ρ for much Laplace noise, whose divergence floats lose.
+    if part.rate is None and (part.noise == "gaussian" or part.noise_multiplier > 100 or omega > ORDERS[-1]):
         return _bare_rho(part)
-    if omega > ORDERS[-1]:
-        if part.rate is None:
-            return _bare_rho(part)
-        expected = f"at most {ORDERS[-1]:g}, the largest order that is computed for samples"
-        check_number("omega", omega, expected, False)
+    expected = f"at most {ORDERS[-1]:g}, the largest order that is computed for samples"
+    check_number("omega", omega, expected, omega <= ORDERS[-1])
     orders = (*(order for order in ORDERS if order < omega), omega)
     covering = _covering(orders, _rdp(Counter([part]), orders, adjacency, "tcdp"))
-    return min(float(covering[-1]), _bare_rho(part))  # a sample tells no more than all records
+    # A divergence is the logarithm of a number that may be near 1, of which floats keep 16 digits. And a sample tells
+    # no more than all records.
+    return min(float(covering[-1]) + 1e-15, _bare_rho(part))
 
 
 def _covering(orders: tuple[float, ...], divergence: np.ndarray) -> np.ndarray:
@@ -821,10 +821,11 @@ def _covering(orders: tuple[float, ...], divergence: np.ndarray) -> np.ndarray:
     below = np.concatenate([[1.0], above[:-1]])
     moment = (above - 1) * divergence
     before = np.concatenate([[0.0], moment[:-1]])
-    with np.errstate(divide="ignore", invalid="ignore"):  # a divergence beyond floats; no root; the pole at 1
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # beyond floats; no root; the pole at 1
         slope = (moment - before) / (above - below)
         shift = before - slope * below
-        places = [below, above, *((sign * np.sqrt(shift**2 + slope * shift) - shift) / slope for sign in (1, -1))]
+        ratio = shift / slope
+        places = [below, above, *(sign * np.sqrt(ratio**2 + ratio) - ratio for sign in (1, -1))]
         heights = [
             np.where((a >= below) & (a <= above) & (a > 1), (shift + slope * a) / (a * (a - 1)), -np.inf)
             for a in places
