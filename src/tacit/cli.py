@@ -256,6 +256,9 @@ def fit(
     steps: Annotated[int | None, typer.Option(help="How many noisy steps; by a rule otherwise.")] = None,
     clip: Annotated[float | None, typer.Option(help="The most one unit moves a step; by a rule otherwise.")] = None,
     prior_deviation: Annotated[float, typer.Option(help="Of coefficients of standardised features.")] = 1.0,
+    policy: Annotated[
+        Path | None, typer.Option(help="What decides the rest: a file that 'tacit policy learn' wrote.")
+    ] = None,
     adjacency: AdjacencyOption = "add-remove",
     level: Level = 0.95,
     insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
@@ -272,10 +275,12 @@ def fit(
         from tacit.data.tables import Facts, Table, read_frame, split_list
         from tacit.fitting import check_method
         from tacit.fitting import fit as fit_table
+        from tacit.policy import Policy
 
         _check_fit(model, epsilon, delta, scaling, adjacency, unit, most_records, level, insecure_seed)
         check_method(method)
         _check_positive(steps=steps, clip=clip, prior_deviation=prior_deviation)
+        chosen_policy = None if policy is None else Policy.read(policy)
         facts = Facts.given(schema, bounds or (), categories or (), classes)
         _make_folder(out)
         progress(f"Reading {data}")
@@ -297,6 +302,7 @@ def fit(
             steps=steps,
             clip=clip,
             adjacency=adjacency,  # type: ignore[arg-type]
+            policy=chosen_policy,
             insecure_seed=insecure_seed,
         )
         progress("Writing")
@@ -322,6 +328,47 @@ def fit(
         typer.echo(json.dumps(result))
     else:
         fitted.show(out, posterior, result, level)
+
+
+@app.command()
+def plan(
+    records: Annotated[int, typer.Option(help="How many there are, at all sites together.")],
+    features: Annotated[int, typer.Option(help="Columns, a category counted as one less than it has values.")],
+    epsilon: Annotated[float, typer.Option(help="The ε to spend; a range around it is tried.")],
+    delta: Delta,
+    sites: Annotated[int, typer.Option(help="How many sites; each protects its own records with ε.")] = 1,
+    model: Annotated[str, typer.Option(help="logistic, linear, probit, or for one site poisson.")] = "logistic",
+    numbers: Annotated[int | None, typer.Option(help="How many features are measured; all by default.")] = None,
+    rounds: Annotated[str | None, typer.Option(help="Rounds to compare, as 5,10,20; a range by default.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="A policy that 'tacit policy learn' wrote, for one site.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for figure and table; made if needed.")] = Path("plan-output"),
+    as_json: AsJson = False,
+) -> None:
+    """What a budget buys, before any data is touched: accuracy and interval widths to expect, from simulations."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("Starting", total=None)
+        from tacit.planning import Question, forecast
+        from tacit.policy import Policy
+
+        chosen = () if rounds is None else _whole_numbers("rounds", rounds)
+        if policy is not None and sites > 1:
+            raise ValueError(f"policy={policy} with sites={sites}; a policy is for one site, so leave it out")
+        found = None if policy is None else Policy.read(policy)
+        question = Question(model, records, features, epsilon, delta, sites, numbers, chosen)
+        _make_folder(out)
+        progress.update(bar, description="Simulating")
+        rows = forecast(question, found, lambda done, total: progress.update(bar, completed=done, total=total))
+        from tacit.report import planned
+
+        result = planned.write(out, question, rows)
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        planned.show(question, rows, out)
 
 
 @app.command()
@@ -532,6 +579,79 @@ def ledger_verify(
         f"The ledger of {opened.data_set} is sound: {count} entries, ε = {result['spent']:.6g} of {opened.epsilon:g}"
     )
     _show(result, as_json, f"{words}\nHead: {head}\nNote the head elsewhere: a tail cut off shows only against it.")
+
+
+policies = typer.Typer(no_args_is_help=True, help="Policies: what fit decides for itself, learned on public tasks.")
+app.add_typer(policies, name="policy")
+
+
+@policies.command("learn")
+def policy_learn(
+    out: Annotated[Path, typer.Option(help="The policy file to write.")],
+    tasks: Annotated[
+        Path | None,
+        typer.Option(help="Public or simulated tasks, in TOML (docs/policies.md); the default's if left out."),
+    ] = None,
+    kinds: Annotated[str | None, typer.Option(help="As logistic,linear; all that the tasks have by default.")] = None,
+    trials: Annotated[int, typer.Option(help="How many rules to try for each kind.")] = 150,
+    start: Annotated[Path | None, typer.Option(help="A policy to begin from; the default one otherwise.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Learn a policy on public or simulated tasks. Never on private records: what is learned from is not protected.
+
+    Ctrl-C ends the search and writes the best rules so far.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("Starting", total=None)
+        from tacit.learning import learn_policy, read_tasks
+        from tacit.policy import Policy
+
+        begin = None if start is None else Policy.read(start)
+        lessons = read_tasks(tasks, None if kinds is None else [kind.strip() for kind in kinds.split(",")])
+        if not out.parent.is_dir():
+            raise ValueError(f"out={out}: there is no folder {out.parent}; make it first")
+
+        def observe(kind: str, done: int, loss: float) -> None:
+            words = f"{kind}: {done} of {trials}" + (f", loss {loss:.3f}" if done else ", compiling")
+            progress.update(bar, description=words, completed=done, total=trials)
+
+        found = learn_policy(lessons, trials, begin, seed, observe)
+        found.write(out)
+    lines = [
+        f"{kind}: loss {made['loss']:.3f}, where the policy it began from has {made['start']:.3f}"
+        for kind, made in found.made["kinds"].items()
+    ]
+    _show(found.to_dict(), as_json, "\n".join([*lines, f"Written: {out}"]))
+
+
+@policies.command("show")
+def policy_show(
+    path: Annotated[
+        Path | None, typer.Argument(help="A policy file; the one that comes with tacit if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A policy's rules, and how they were made."""
+    from tacit.policy import Policy, default_policy
+
+    found = (default_policy() if path is None else Policy.read(path)).to_dict()
+    lines: list[str] = []
+    for kind, rule in found["rules"].items():
+        lines += [kind, *(f"  {name} = {value}" for name, value in rule.items())]
+    lines += ["made", *(f"  {name} = {value}" for name, value in found["made"].items())]
+    _show(found, as_json, "\n".join(lines))
+
+
+def _whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{name}={text!r}; expected whole numbers, as 5,10,20") from None
 
 
 def _check_fit(

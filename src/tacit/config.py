@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -25,6 +25,7 @@ from tacit.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 if TYPE_CHECKING:  # they load JAX and pandas
     import numpy as np
 
+    from tacit.data.simulated import Simulated
     from tacit.data.tables import Facts, Table
     from tacit.study import Member, Plan
 
@@ -555,23 +556,33 @@ class Study:
         return table
 
 
-def read_study(path: Path) -> Study:
-    """The study of a TOML file, checked. A ValueError names the file, the field and a remedy."""
-    from tacit.data.tables import Facts, toml_fault
-    from tacit.study import Plan
+S = TypeVar("S", bound=_Section)
+
+
+def _validated(path: Path, what: str, form: type[S]) -> S:
+    """A TOML file in the form of a section. what: its name in a refusal."""
+    from tacit.data.tables import toml_fault
 
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ValueError(f"study={path}: {error.strerror}; expected a TOML file") from None
+        raise ValueError(f"{what}={path}: {error.strerror}; expected a TOML file") from None
     except (ValueError, RecursionError) as error:  # ValueError: also text that is none, and integers of 5,000 digits
-        raise ValueError(f"study={path} cannot be read ({toml_fault(error)}); expected a TOML file") from None
+        raise ValueError(f"{what}={path} cannot be read ({toml_fault(error)}); expected a TOML file") from None
     try:
-        given = Settings.model_validate(plain)
+        return form.model_validate(plain)
     except ValidationError as errors:
         # A name in the wrong place first: it is often the one that is missing elsewhere.
         first = min(errors.errors(), key=lambda error: error["type"] != "extra_forbidden")
-        raise ValueError(f"study={path}: {_in_words(first)}") from None
+        raise ValueError(f"{what}={path}: {_in_words(first)}") from None
+
+
+def read_study(path: Path) -> Study:
+    """The study of a TOML file, checked. A ValueError names the file, the field and a remedy."""
+    from tacit.data.tables import Facts
+    from tacit.study import Plan
+
+    given = _validated(path, "study", Settings)
     for words in _clashes(given):
         raise ValueError(f"study={path}: {words}")
     with _at(path):
@@ -640,3 +651,77 @@ def _at(path: Path, place: str = "") -> Iterator[None]:
     except ValueError as error:
         words = _OPTIONS.sub(lambda found: _FIELDS[found[1]], str(error)).removesuffix(".")
         raise ValueError(f"study={path}{', ' if place else ''}{place}: {words}") from None
+
+
+# --- Tasks to learn a policy on ----------------------------------------------------------------------------------
+
+KINDS = ("logistic", "linear", "probit", "poisson")
+
+
+class TaskEntry(_Section):
+    """[[task]]: simulated tables of one shape, or a public file."""
+
+    model: Literal["logistic", "linear", "probit", "poisson"] = Field(description="one of " + ", ".join(KINDS))
+    records: int | None = _whole(10)
+    numbers: int | None = _whole(0)
+    categories: list[int] | None = Field(None, description="how many each column has, as [3, 8]")
+    signal: float | None = _number("above 0", gt=0)
+    balance: float | None = _number("above 0", gt=0)
+    correlation: float | None = _number("of at least 0 and below 1", ge=0, lt=1)
+    bounds: float | None = _number("of at least 0", ge=0)
+    skew: float | None = _number("from 0 to 1", ge=0, le=1)
+    draws: int | None = _whole(1, 100)
+    file: str | None = _text("the name of a CSV or Parquet file of public records")
+    target: str | None = _text("the column to explain")
+    facts: str | None = _text("the name of a TOML file with bounds, categories and classes")
+
+
+class TasksFile(_Section):
+    """What a policy is learned on."""
+
+    epsilons: list[float] | None = Field(None, min_length=1, description="a list of numbers above 0, as [0.3, 1, 3]")
+    seeds: int | None = _whole(1, 100)
+    task: list[TaskEntry] = Field(min_length=1, description="at least one [[task]]")
+
+
+def read_tasks(path: Path) -> "tuple[TasksFile, list[tuple[str, list[Simulated]]]]":
+    """The tasks of a TOML file: for each entry its model, and tables of one shape with records to test on."""
+    given = _validated(path, "tasks", TasksFile)
+    groups = []
+    for place, entry in enumerate(given.task):
+        try:
+            groups.append((entry.model, _tasks(path, entry, place)))
+        except ValueError as error:
+            raise ValueError(f"tasks={path}, task {place + 1}: {error}") from None
+    for epsilon in given.epsilons or ():
+        if not 0 < epsilon < math.inf:
+            raise ValueError(f"tasks={path}: epsilons has {epsilon}; expected numbers above 0")
+    return given, groups
+
+
+def _tasks(path: Path, entry: TaskEntry, place: int) -> "list[Simulated]":
+    import numpy as np
+
+    from tacit.data.simulated import Simulated, Task, simulate
+    from tacit.data.tables import Facts, Table, read_frame
+
+    shape = ("records", "numbers", "categories", "signal", "balance", "correlation", "bounds", "skew", "draws")
+    given = {name: getattr(entry, name) for name in shape if getattr(entry, name) is not None}
+    if entry.file is None:
+        if entry.target is not None or entry.facts is not None or entry.records is None:
+            raise ValueError("expected records (and numbers, ...) to simulate, or file and target of public records")
+        draws = given.pop("draws", 3)
+        given["categories"] = tuple(given.get("categories", ()))
+        task = Task(entry.model, **{"numbers": 0, **given})
+        return [simulate(task, 1000 * place + draw) for draw in range(draws)]
+    if given or entry.target is None:
+        raise ValueError("file needs target, and takes neither records nor other settings of simulated tables")
+    facts = Facts() if entry.facts is None else Facts.read(path.parent / entry.facts, "facts")
+    frame = read_frame(path.parent / entry.file, facts.listed(entry.target))
+    table = Table.of_frame(frame, entry.target, entry.model, facts=facts)
+    is_test = np.arange(len(table.target)) % 5 == 4  # every fifth
+    if not is_test.any():
+        raise ValueError(f"file={entry.file} has {len(table.target)} records; expected at least 5")
+    tests = table.features[is_test], np.asarray(table.target, float)[is_test]
+    train = replace(table, features=table.features[~is_test], target=table.target[~is_test])
+    return [Simulated(train, *tests, np.full(len(table.names) + 1, np.nan))]

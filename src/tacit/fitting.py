@@ -170,7 +170,9 @@ class Plan:
     def clip_for(self, slots: int, parameters: int) -> Any:
         """The clip of a regression's gradients by the rule, from that of a typical record, which `clip` is before."""
         rule, noise = self.rule, self.noise_multiplier / self.shares()["gradients"] ** 0.5
-        return clip_of(self.clip, noise, slots, parameters, rule.clip_slope, rule.clip_least, rule.clip_most)
+        return clip_of(
+            self.clip, noise, slots, parameters, rule.clip_least, rule.clip_most, rule.clip_slope, rule.clip_power
+        )
 
     def event(self, slots: int, unit: str, parameters: int) -> Event:
         """What the plan costs; the receipt of the run is the same but for the number of coordinates."""
@@ -274,6 +276,11 @@ def carry_out(
     return scalings.then(solve)
 
 
+def attempt(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: Range | None) -> Outcome:
+    """The outcome of a plan on public or simulated records, with settings that may be arrays. Nothing is promised."""
+    return carry_out(plan, plan.mechanisms(is_trial=True), key, access, model, start, bounds).value
+
+
 def _solve(
     plan: Plan,
     mechanisms: dict[str, tuple[Mechanism, ...]],
@@ -370,8 +377,12 @@ def _residual_scale(key: Array, access: Access, mean: Array) -> Released[Array]:
         residuals = jnp.minimum((y - x @ mean) ** 2, MOST_RESIDUAL)
         return Dense(jnp.stack([residuals, jnp.ones_like(residuals)], axis=1))
 
+    noise = access.mechanism.deviation
+
     def root(total: Array) -> Array:
-        return jnp.sqrt(jnp.clip(total[0] / jnp.maximum(total[1], 1), LEAST_RESIDUAL, 1))
+        # What noise could have made of more is raised to the noise: a narrow guess costs far more than a wide one.
+        count = jnp.maximum(total[1], 1)
+        return jnp.sqrt(jnp.clip(total[0] / count, jnp.clip(noise / count, LEAST_RESIDUAL, 1), 1))
 
     return access.sum(key, squares).map(root)
 

@@ -13,6 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from tacit.privacy.events import check_number
 
 MOST_STAGES, MOST_STEPS = 4, 200  # of a rule: curvature is released at each stage
@@ -24,8 +26,12 @@ class Rule:
 
     steps: gradients at each stage, each of which begins with a release of curvature. noise: their noise at each stage,
     relative to each other: a stepwise schedule, whose scale follows from ε. ranges, moments, residual, curvature:
-    shares of the budget, in 1/σ², where there is such a release; gradients have the rest. clip_least, clip_most: limits of the
-    gradients' clip in units of a typical record; between them it is where noise is `clip_slope` times √(N / d).
+    shares of the budget, in 1/σ², where there is such a release; gradients have the rest.
+
+    The gradients' clip, in units of a typical record's, is clip_slope · (√(N / d) / (σ r))^clip_power, but at least
+    clip_least and at most clip_most: N records, d columns, r the length of a typical x, and σ the noise multiplier of
+    all gradients together. At power 1 noise is then a share of what a gradient varies by anyway.
+
     learning_rate: the length of a step, 1 being Newton's. average: the share of the last stage's steps whose mean is
     the answer. floor: what is added to curvature for stepping, as a share of the largest that noise alone shows.
     """
@@ -39,6 +45,7 @@ class Rule:
     clip_least: float = 0.5
     clip_most: float = 2.0
     clip_slope: float = 0.4
+    clip_power: float = 1.0
     learning_rate: float = 1.0
     average: float = 1.0
     floor: float = 0.4
@@ -47,21 +54,23 @@ class Rule:
         stages = len(self.steps)
         valid = 1 <= stages <= MOST_STAGES and all(_is_whole(n) and 1 <= n <= MOST_STEPS for n in self.steps)
         check_number("steps", self.steps, f"1 to {MOST_STAGES} whole numbers from 1 to {MOST_STEPS}", valid)
-        valid = len(self.noise) == stages and all(_is_within(r, 0.01, 100) for r in self.noise)
+        check_number("noise", self.noise, "a number for each stage", len(self.noise) == stages)
+        if isinstance(self.noise[0], jax.Array):  # of a program that learns the rule
+            return
+        valid = all(_is_within(relative, 0.01, 100) for relative in self.noise)
         check_number("noise", self.noise, "a number from 0.01 to 100 for each stage", valid)
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
-            if isinstance(value, int | float):  # else an array of a program that learns the rule
-                check_number(name, value, f"a number from {low:g} to {high:g}", _is_within(value, low, high))
-        if isinstance(self.curvature, int | float):
-            total = self.ranges + self.moments + self.residual + self.curvature
-            check_number("the sum of shares", round(total, 6), "at most 0.95: gradients have the rest", total <= 0.95)
+            check_number(name, value, f"a number from {low:g} to {high:g}", _is_within(value, low, high))
+        total = self.ranges + self.moments + self.residual + self.curvature
+        check_number("the sum of shares", round(total, 6), "at most 0.95: gradients have the rest", total <= 0.95)
 
 
 LIMITS = {
     **dict.fromkeys(("ranges", "moments", "residual", "curvature"), (0.001, 0.9)),
     **dict.fromkeys(("clip_least", "clip_most"), (0.001, 100.0)),
     "clip_slope": (0.0, 100.0),
+    "clip_power": (0.0, 4.0),
     "learning_rate": (0.01, 2.0),
     "average": (0.01, 1.0),
     "floor": (0.0, 10.0),

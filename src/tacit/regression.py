@@ -126,26 +126,25 @@ def bounds_of(table: Table, columns: int) -> Range:
 
 
 def clip_of(
-    typical: Any,
+    typical: float,
     noise: Any,
     records: float,
     columns: int,
+    least: Any,
+    most: Any,
     slope: Any = TYPICAL_SLOPE,
-    least: Any = 0.5,
-    most: Any = 2.0,
+    power: Any = 1.0,
 ) -> Any:
-    """The clip at which noise on the gradients matches what they vary by anyway, within limits.
+    """The clip of gradients by what they tell beside the noise, within limits.
 
     Where d features share N records, a gradient varies by about `slope` √(N / d) in each coordinate; its noise has
-    deviation σ·clip when all steps are taken together, and `noise` is that σ. typical: the length of a typical x, and
-    least and most are in units of it. Numbers, or arrays of a program that learns the rule.
+    deviation σ·clip when all steps are taken together, and `noise` is that σ. At power 1 the two are equal. typical:
+    the length of a typical x; least and most are in units of it. Numbers, or arrays of a program that learns the rule.
     """
     if isinstance(noise, float | int) and noise == 0:
         return typical
-    factor = slope * math.sqrt(records / columns) / (noise * typical)
-    if isinstance(noise, Array):
-        return typical * jnp.clip(factor, least, most)
-    return typical * min(max(factor, least), most)
+    factor = slope * (math.sqrt(records / columns) / (noise * typical)) ** power
+    return typical * (jnp.clip(factor, least, most) if isinstance(noise, Array) else min(max(factor, least), most))
 
 
 # --- Back to the units of the data -------------------------------------------------------------------------------

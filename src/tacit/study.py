@@ -295,7 +295,7 @@ class Setup:
         noise = math.sqrt(sum(sigma**2 for sigma in noises) / plan.shares(self.paid)["gradients"])
         columns = len(self.model.prior.precision_mean)
         typical, link = self.typical * math.sqrt(self.most_records), LINKS[plan.link]
-        clip = clip_of(typical, noise, units, columns, least=link.least, most=link.most)
+        clip = clip_of(typical, noise, units, columns, link.least, link.most)
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
         self.accesses = self._accesses()
 
