@@ -265,6 +265,12 @@ def test_affordable_steps_of_samples_are_those_asked_for_one_by_one(budget, scal
     assert found == asked_one_by_one(budget, SAMPLED_FALLING, scale)
 
 
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=40), st.floats(0.01, 100.0))
+def test_affordable_steps_of_any_schedule_are_those_asked_for_one_by_one(noise, rho):
+    schedule = Schedule.of(noise, levels=8)
+    assert affordable(ZCDP(rho), schedule, 1.0) == asked_one_by_one(ZCDP(rho), schedule, 1.0)
+
+
 def test_the_budgets_end_runs_between_nothing_and_everything():
     """The cases above are no trivial ones."""
     assert affordable(ZCDP(1.0), FALLING, 0.1) == 0
@@ -275,12 +281,12 @@ def test_the_budgets_end_runs_between_nothing_and_everything():
 
 def test_few_prices_are_asked_for(monkeypatch):
     asked = []
-    admits = ZCDP.admits
-    monkeypatch.setattr(ZCDP, "admits", lambda *arguments: asked.append(arguments) or admits(*arguments))
+    share = ZCDP.share
+    monkeypatch.setattr(ZCDP, "share", lambda *arguments: asked.append(arguments) or share(*arguments))
     schedule = Schedule.of(schedules.linear(1_000_000, 2.0, 1.0))
     # ∫ 1/(2 (300 (2 - x))²) dx = 1e-6 where 1/(2 - x) - 1/2 = 0.18
     assert affordable(ZCDP(1.0), schedule, 300.0) == pytest.approx(1e6 * (2 - 1 / 0.68), rel=1e-3)
-    assert len(asked) < 45
+    assert len(asked) < 30
 
 
 def test_a_run_of_the_affordable_steps_ends_where_the_budget_refuses_one_more():

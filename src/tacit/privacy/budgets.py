@@ -17,11 +17,12 @@ the budget costs no more (Feldman and Zrnic 2021). This is not claimed for PLD; 
 concerned.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tacit.privacy import accounting
-from tacit.privacy.events import Adjacency, Composed, Event, Repeated, check_adjacency, check_number, compose
+from tacit.privacy.events import Adjacency, Event, Repeated, check_adjacency, check_number, compose
 from tacit.privacy.ledger import SLACK
 from tacit.privacy.schedules import Schedule
 
@@ -58,9 +59,13 @@ class ZCDP:
         """ρ of the event, in theory; 1/(2σ²) of Gaussian noise. Refuses samples: zCDP has no amplification."""
         return accounting.zcdp_rho(event, self.adjacency)
 
+    def share(self, event: Event) -> float:
+        """How much of the budget the event is: 1 is all of it."""
+        return self.cost(event) / self.rho
+
     def admits(self, spent: Event, following: Event) -> bool:
         """Whether `following` may be done after `spent`."""
-        return _fits(self.cost(compose(spent, following)), self.rho)
+        return _fits(self.share(compose(spent, following)))
 
     def epsilon(self, delta: float) -> float:
         """The ε that all of the budget is, at δ: by the best order of `accounting.zcdp_epsilon`."""
@@ -111,9 +116,13 @@ class TCDP:
         """ρ of the event at this ω, in theory: its Rényi curve is covered. Refuses truncated samples."""
         return accounting.tcdp_rho(event, self.omega, self.adjacency)
 
+    def share(self, event: Event) -> float:
+        """How much of the budget the event is: 1 is all of it."""
+        return self.cost(event) / self.rho
+
     def admits(self, spent: Event, following: Event) -> bool:
         """Whether `following` may be done after `spent`."""
-        return _fits(self.cost(compose(spent, following)), self.rho)
+        return _fits(self.share(compose(spent, following)))
 
     def epsilon(self, delta: float) -> float:
         """The ε that all of the budget is, at δ: by the best order below ω."""
@@ -141,10 +150,13 @@ class PLD:
         accounting.check_delta(self.delta)
         check_adjacency(self.adjacency)
 
+    def share(self, event: Event) -> float:
+        """How much of the budget the event is if it is all that is done: shares do not add up."""
+        return accounting.epsilon(event, self.delta, "pld", self.adjacency) / self.epsilon
+
     def admits(self, spent: Event, following: Event) -> bool:
         """Whether `following` may be done after `spent`: no cost of its own says so, only the price of both."""
-        total = accounting.epsilon(compose(spent, following), self.delta, "pld", self.adjacency)
-        return _fits(total, self.epsilon)
+        return _fits(self.share(compose(spent, following)))
 
 
 Budget = ZCDP | TCDP | PLD
@@ -193,32 +205,45 @@ def affordable(
 
     A run of `schedule.first(affordable(...))` by `repeat` ends where the budget would have refused. Steps are priced in
     theory, or with `slots` as they run (`Schedule.plan`), which PLD alone prices for samples. Prices grow with the
-    steps, so few of them are asked for.
+    steps, so that few are computed.
 
     >>> affordable(ZCDP(1.0), Schedule.of([4.0, 2.0, 2.0, 1.0, 1.0]), 1.0)
     4
     """
 
-    def admits(steps: int) -> bool:
+    def share(steps: int) -> float:
         part = schedule.first(steps)
         assert part is not None
         price = part.event if slots is None else part.plan(slots, unit, coordinates)
-        return budget.admits(Composed(), price(noise_multiplier))
+        return budget.share(price(noise_multiplier))
 
-    # Doubling first: a price far beyond the budget is slow, or more than the accountant can hold.
-    admitted, refused = 0, 1
-    while admits(refused):
+    # Upwards first: a price far beyond the budget is slow, or more than the accountant can hold.
+    admitted, refused, left = 0, 1, 1.0
+    while _fits(found := share(refused)):
         if refused == schedule.total:
             return refused
-        admitted, refused = refused, min(2 * refused, schedule.total)
+        admitted, refused, left = refused, min(4 * refused, schedule.total), 1 - found
+    over = found - 1
+    # Then to where a line through both shares meets 1. An end that stays counts half, so that both come near
+    # (the Illinois rule), and every fourth time the middle is taken, whatever the shares.
+    was_admitted, rounds = None, 0
     while refused - admitted > 1:
-        middle = (admitted + refused) // 2
-        admitted, refused = (middle, refused) if admits(middle) else (admitted, middle)
+        rounds += 1
+        gap = refused - admitted
+        by_line = rounds % 4 > 0 and over < math.inf and left > 0
+        middle = admitted + min(max(int(gap * left / (left + over) if by_line else gap / 2), 1), gap - 1)
+        found = share(middle)
+        is_admitted = _fits(found)
+        if is_admitted:
+            admitted, left, over = middle, 1 - found, over / 2 if was_admitted is True else over
+        else:
+            refused, over, left = middle, found - 1, left / 2 if was_admitted is False else left
+        was_admitted = is_admitted
     return admitted
 
 
-def _fits(cost: float, limit: float) -> bool:
-    return cost <= limit * (1 + SLACK)
+def _fits(share: float) -> bool:
+    return share <= 1 + SLACK
 
 
 LEAST_RHO, MOST_RHO = 1e-30, 1e30  # what ε is asked for lies between
@@ -235,5 +260,5 @@ def _largest_rho(epsilon_of: Callable[[float], float], epsilon: float) -> float:
 
 
 def _check_rho(rho: float) -> None:
-    valid = isinstance(rho, int | float) and 0 < rho < float("inf")
+    valid = isinstance(rho, int | float) and 0 < rho < math.inf
     check_number("rho", rho, "a finite number above 0", valid)
