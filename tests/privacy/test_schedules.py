@@ -234,13 +234,13 @@ def test_the_golden_heterogeneous_schedule_through_levels(adjacency, published):
     noise, rates = np.linspace(1.6, 1.8, 10), np.linspace(0.05, 0.06, 10)
     schedule = Schedule.of(np.repeat(noise, 10), np.repeat(rates, 10))
     assert schedule.steps == (10,) * 10
-    assert epsilon(schedule.event(1.0), 1e-3, "pld", adjacency, tolerance=1e-5) == pytest.approx(published, abs=1e-4)
+    assert epsilon(schedule.event(1.0), 1e-3, "pld", adjacency, tolerance=1e-4) == pytest.approx(published, abs=1e-4)
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_calibrated_scale_reaches_the_target_within_a_thousandth_and_not_above(shape, adjacency):
-    schedule = Schedule.of(SHAPES[shape][::8], 0.1, levels=2)  # few, for each is a distribution to compose
+    schedule = Schedule.of(SHAPES[shape][::20], 0.1, levels=2)  # few, for each is a distribution to compose
     found = calibrate(2.0, 1e-5, plan=schedule.event, adjacency=adjacency)
     assert found.event == schedule.event(found.noise_multiplier)
     assert 2.0 * 0.999 <= found.epsilon <= 2.0
