@@ -481,7 +481,7 @@ def _notes() -> list[str]:
         f"η = {DIGITS_RATE}, C = {DIGITS_CLIP:g}, γ = .01^(1/T), a guess; its excess risk is the training loss, which "
         f"is at least 0. β = {CUSTOMARY} on both. T, η, penalty and width were set by hand after looking at "
         f"some runs, the same for all schedules, and nobody paid for that; on adult T = 2 / ημ, for at half of 1 / ημ "
-        f"schedules did not differ. '{NOT_PRIVATE}' has neither noise nor clip.",
+        f"uniform and dynamic did not differ (4 seeds). '{NOT_PRIVATE}' has neither noise nor clip.",
         "The slides print neither settings nor numbers for their experiments, so there are no published columns. They "
         "charge 1 / σ² a step, which is the zCDP cost of neither adjacency (docs/errata.md, 10).",
     ]
