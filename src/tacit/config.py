@@ -215,14 +215,14 @@ def _sections(field: Any) -> type[BaseModel] | None:
     return None
 
 
-def _in_words(error: Any) -> str:
-    """One of pydantic's errors as field, value and what is expected."""
-    names, field = _field(Settings, error["loc"])
+def _in_words(error: Any, form: type[BaseModel]) -> str:
+    """One of pydantic's errors as field, value and what is expected. form: the section that is the whole file."""
+    names, field = _field(form, error["loc"])
     if error["type"] == "extra_forbidden":
-        unknown, section = str(error["loc"][-1]), (_sections(field) or Settings)
+        unknown, section = str(error["loc"][-1]), (_sections(field) or form)
         near = difflib.get_close_matches(unknown, section.model_fields, n=1)
         known = near[0] if near else f"one of {', '.join(section.model_fields)}"
-        if section is not Settings and unknown in Settings.model_fields:
+        if section is not form and unknown in form.model_fields:
             known = "it above all tables"
         return f"{': '.join([*names, repr(unknown)])} is not known there; expected {known}"
     expected = f"expected {field.description}"
@@ -574,7 +574,7 @@ def _validated(path: Path, what: str, form: type[S]) -> S:
     except ValidationError as errors:
         # A name in the wrong place first: it is often the one that is missing elsewhere.
         first = min(errors.errors(), key=lambda error: error["type"] != "extra_forbidden")
-        raise ValueError(f"{what}={path}: {_in_words(first)}") from None
+        raise ValueError(f"{what}={path}: {_in_words(first, form)}") from None
 
 
 def read_study(path: Path) -> Study:

@@ -1,17 +1,18 @@
-"""One site, one call: `fit(model, data, epsilon, delta)`. Every other setting follows by this rule, or is given.
+"""One site, one call: `fit(model, data, epsilon, delta)`. Every other setting is decided by a policy, or is given.
 
-For regressions on a table (docs/fitting.md says how the rule was found and what it reaches):
+For regressions on a table (`policy.Rule`; docs/policies.md says how it was learned and what it reaches):
 
-| release             | how often | share of the budget               | clip, in units of a typical record          |
-|---------------------|-----------|-----------------------------------|---------------------------------------------|
-| ranges of numbers   | once      | 10 %, where no public bounds are  | none: a record fills one bin of each column |
-| means and variances | once      | 20 %, if there are numbers        | none: bounded by the ranges                 |
-| residual variance   | once      | 5 %, linear regression            | 4 variances of the target                   |
-| curvature Σ w xxᵀ   | twice     | 20 %                              | r², with r² = 1 + numbers + categories      |
-| gradients Σ a x     | 20 times  | the rest                          | r                                           |
+| release             | how often                    | clip, in units of a typical record          |
+|---------------------|------------------------------|---------------------------------------------|
+| ranges of numbers   | once, without public bounds  | none: a record fills one bin of each column |
+| means and variances | once, if there are numbers   | none: bounded by the ranges                 |
+| residual variance   | once, linear regression      | 4 variances of the target                   |
+| curvature Σ w xxᵀ   | once a stage                 | r², with r² = 1 + numbers + categories      |
+| gradients Σ a x     | several times a stage        | r times what the rule says                  |
 
-Shares are of 1/σ², which adds up over Gaussian releases. Nothing is sampled: with so few steps, using all records at
-each is the better bargain. Other models are fitted by `VI` with Adam on Poisson samples of a tenth.
+Each has a share of the budget by the rule, in 1/σ², which adds up over Gaussian releases. Nothing is sampled: with so
+few steps, using all records at each is the better bargain. Other models are fitted by `VI` with Adam on Poisson samples
+of a tenth.
 
 `method` swaps what stands for a record and nothing else of the table above: "vi", the variational bound; "ep" and
 "sep", expectation propagation with a factor for each record or an average one; other models then need their own
@@ -345,6 +346,7 @@ def _parts(plan: Plan, mechanisms: dict[str, tuple[Mechanism, ...]]) -> tuple[Ca
         learning_rate=plan.rule.learning_rate,
         average=plan.rule.average,
         floor=plan.rule.floor,
+        trust=plan.rule.trust,
         reach=REACH if plan.is_table else math.inf,
         caution=LINKS[plan.link].caution,
         expansion="vi" if plan.method == "natural" else plan.method,  # type: ignore[arg-type]

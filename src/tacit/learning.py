@@ -33,7 +33,7 @@ LEAST_LOG_LIKELIHOOD = -20.0  # of a record: one that was thought impossible doe
 SETTINGS = (
     *("ranges", "moments", "residual", "curvature"),
     *("clip_least", "clip_most", "clip_slope", "clip_power"),
-    *("learning_rate", "floor"),
+    *("learning_rate", "floor", "trust"),
 )
 
 # --- Many runs of one rule ---------------------------------------------------------------------------------------
@@ -151,11 +151,14 @@ def noise_of(epsilon: float, delta: float) -> float:
 KINDS = ("logistic", "linear", "probit", "poisson")
 EPSILONS = (0.2, 0.6, 2.0, 6.0)
 SHAPES = (  # records, numbers, categories
-    (250, 8, ()),
-    (600, 12, (3, 4, 2)),
+    (300, 8, ()),
+    (500, 28, ()),
+    (800, 12, (3, 4, 2)),
     (3000, 9, (3,)),
-    (12000, 6, (8, 6, 12, 3, 9)),
+    (12000, 6, (8, 6, 12, 3, 9, 5)),
 )
+UNBOUNDED = (3000, 9, (3,))
+SIGNALS = {"logistic": (0.5, 6.0), "probit": (0.3, 3.5), "linear": (0.5, 4.0), "poisson": (0.3, 1.2)}
 DRAWS, SEEDS, TESTS = 3, 2, 2000
 
 
@@ -205,20 +208,19 @@ def delta_of(records: int) -> float:
 
 
 def simulated_groups(kind: str, draws: int = DRAWS) -> list[list[Simulated]]:
-    """The tasks that the default policy is learned on: four shapes with bounds and one without."""
+    """The tasks that the default policy is learned on: several shapes with bounds and one without."""
     rng = np.random.default_rng(KINDS.index(kind))
     groups = []
-    for shape, bounded in [(shape, True) for shape in SHAPES] + [(SHAPES[2], False)]:
+    for shape, is_bounded in [*((shape, True) for shape in SHAPES), (UNBOUNDED, False)]:
         tasks = []
         for _ in range(draws):
-            signal = math.exp(rng.uniform(math.log(0.5), math.log(3)))
             task = Task(
                 kind,  # type: ignore[arg-type]
                 *shape,
-                signal=min(signal, 1.2) if kind == "poisson" else signal,
+                signal=math.exp(rng.uniform(*np.log(SIGNALS[kind]))),
                 balance=rng.uniform(0.5, 5) if kind == "poisson" else rng.uniform(0.15, 0.6),
-                correlation=rng.uniform(0, 0.8),
-                bounds=rng.uniform(3, 10) if bounded else 0.0,
+                correlation=rng.uniform(0, 0.95),
+                bounds=rng.uniform(3, 10) if is_bounded else 0.0,
                 skew=rng.uniform(0, 0.6),
             )
             tasks.append(simulate(task, int(rng.integers(2**31)), TESTS))
@@ -228,7 +230,7 @@ def simulated_groups(kind: str, draws: int = DRAWS) -> list[list[Simulated]]:
 
 # --- The search --------------------------------------------------------------------------------------------------
 
-STEPS = ((2, 3), (3, 5), (5, 8), (8, 12))
+STEPS = ((3, 5), (5, 8), (8, 12))
 RANGES: Mapping[str, tuple[float, float]] = {  # searched in logarithms
     "ranges": (0.02, 0.25),
     "moments": (0.02, 0.3),
@@ -238,8 +240,9 @@ RANGES: Mapping[str, tuple[float, float]] = {  # searched in logarithms
     "clip_power": (0.3, 2.0),
     "clip_least": (0.05, 1.0),
     "clip_most": (0.5, 4.0),
-    "learning_rate": (0.3, 1.2),
-    "floor": (0.03, 2.0),
+    "learning_rate": (0.3, 1.5),
+    "floor": (0.02, 2.0),
+    "trust": (0.1, 1.0),
     "first_noise": (0.5, 4.0),
 }
 

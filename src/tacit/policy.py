@@ -33,7 +33,8 @@ class Rule:
     all gradients together. At power 1 noise is then a share of what a gradient varies by anyway.
 
     learning_rate: the length of a step, 1 being Newton's. average: the share of the last stage's steps whose mean is
-    the answer. floor: what is added to curvature for stepping, as a share of the largest that noise alone shows.
+    the answer. floor: what is added to curvature for stepping, as a share of the largest that noise alone shows. trust:
+    the share that is believed of curvature which noise hides; more of it makes intervals narrower.
     """
 
     steps: tuple[int, ...] = (8, 12)
@@ -49,6 +50,7 @@ class Rule:
     learning_rate: float = 1.0
     average: float = 1.0
     floor: float = 0.4
+    trust: float = 0.5
 
     def __post_init__(self) -> None:
         stages = len(self.steps)
@@ -74,6 +76,7 @@ LIMITS = {
     "learning_rate": (0.01, 2.0),
     "average": (0.01, 1.0),
     "floor": (0.0, 10.0),
+    "trust": (0.0, 1.0),
 }
 
 

@@ -21,6 +21,7 @@ from tacit.privacy.released import Released
 Tree = Any
 LEAST_POWER, MOST_POWER = -16, 32  # of two: smaller numbers count as 0, larger ones as the largest
 BINS = 2 * (MOST_POWER - LEAST_POWER + 1) - 1  # between the edges ±2^power
+GUESSED_MEAN, GUESSED_SPREAD = 0.4, 0.2  # of a column on [-1, 1]: where it lies, and how far it spreads
 LEAST_VARIANCE = 1e-6  # of a column on [-1, 1]: one that does not vary stays finite
 MISSED = 0.01  # the probability with which noise alone shows a bin that is empty
 
@@ -119,13 +120,18 @@ def release_moments(key: Array, access: Access, found: Range, is_counted: bool) 
 def scaling_of(sums: dict[str, Array], found: Range, noise: float | Array) -> Scaling:
     """Location and scale from noised sums, the deviation of whose noise is public.
 
-    A variance that noise could have made is raised to the noise's deviation, so that no column is blown up by it.
+    Where there is more noise than a column is likely to spread, both are drawn to a public guess of columns on [-1, 1]:
+    means around 0 with deviation GUESSED_MEAN, and a deviation of GUESSED_SPREAD. A variance that noise could have made
+    is raised to the noise's deviation, but not beyond the guess, so that no column is blown up by it.
     """
     count = jnp.maximum(sums["count"], 1)
+    error = noise / count
     first = jnp.clip(sums["first"] / count, -1, 1)
-    second = sums["second"] / count + 0.5
-    least = jnp.maximum(noise / count, LEAST_VARIANCE)
-    variance = jnp.clip(second - first**2, jnp.minimum(least, 1), 1)
+    variance = sums["second"] / count + 0.5 - first**2
+    first = first * (GUESSED_MEAN**2 / (GUESSED_MEAN**2 + error**2))
+    guess = GUESSED_SPREAD**2
+    variance = guess + (variance - guess) * (guess**2 / (guess**2 + error**2))
+    variance = jnp.clip(variance, jnp.clip(error, LEAST_VARIANCE, guess), 1)
     middle, half = (found.low + found.high) / 2, (found.high - found.low) / 2
     return Scaling(found, middle + half * first, half * jnp.sqrt(variance))
 

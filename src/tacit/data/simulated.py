@@ -100,10 +100,10 @@ def simulate(task: Task, seed: int, tests: int = 2000) -> Simulated:
         low, high = (places[0] + side * task.bounds * places[1] for side in (-1, 1))
         bounds = {f"x{j}": (float(low[j]), float(high[j])) for j in range(task.numbers)}
         ends = _target_bounds(task)
-    names = [f"x{j}" for j in range(task.columns)]
-    train = features[: task.records], target[: task.records]
-    indicator_names = names[task.numbers :]
-    table = Table.of(*train, names=names, bounds=bounds, target_bounds=ends, indicators=indicator_names)
+    measured = [f"x{j}" for j in range(task.numbers)]
+    others = [f"c{j}={value}" for j, count in enumerate(task.categories) for value in range(1, count)]
+    train, public = (features[: task.records], target[: task.records]), {"bounds": bounds, "target_bounds": ends}
+    table = Table.of(*train, names=measured + others, indicators=others, **public)
     coefficients *= unit
     coefficients[: task.numbers] /= places[1]
     intercept += unit * -centre - np.sum(coefficients[: task.numbers] * places[0])

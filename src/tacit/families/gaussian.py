@@ -145,20 +145,28 @@ class FullGaussian(Family):
         return self
 
 
-def believe(matrix: Array, noise: float | Array) -> tuple[Array, float | Array]:
+def believe(matrix: Array, noise: float | Array, trust: float | Array | None = None) -> tuple[Array, float | Array]:
     """What a noised symmetric matrix shows of the positive one behind it, and the largest eigenvalue of the noise.
 
     Noise of deviation s on the diagonal and s/√2 beside it has eigenvalues up to s√(2d), its edge. An eigenvalue λ of
     the matrix itself shows as λ + edge²/4λ, and not at all below half the edge (Baik, Ben Arous & Péché 2005): what
-    shows above the edge is believed to be that λ. Of the rest the diagonal is believed, so far as it is above s.
-    Without noise this is the projection onto matrices without negative eigenvalues.
+    shows above the edge is believed to be that λ. Of the rest the diagonal is believed: so far as it is above s, or,
+    with `trust`, that share of its best guess, where numbers that vary by no more than s are drawn to their mean (James
+    & Stein 1961). Without noise this is the projection onto matrices without negative eigenvalues.
     """
     edge = noise * math.sqrt(2 * matrix.shape[0])
     values, vectors = jnp.linalg.eigh(_symmetric(matrix))
     shown = values > edge
     sizes = jnp.where(shown, (values + jnp.sqrt(jnp.where(shown, values**2 - edge**2, 0))) / 2, 0)
     seen = (vectors * sizes) @ vectors.T
-    rest = jnp.maximum(0, jnp.diagonal(matrix) - jnp.diagonal(seen) - noise)
+    rest = jnp.diagonal(matrix) - jnp.diagonal(seen)
+    if trust is None:
+        rest = jnp.maximum(0, rest - noise)
+    else:
+        middle = jnp.mean(rest)
+        varied = jnp.mean((rest - middle) ** 2)
+        share = jnp.clip(1 - noise**2 / jnp.maximum(varied, 1e-30), 0, 1)
+        rest = trust * jnp.maximum(0, middle + share * (rest - middle))
     return seen + jnp.diag(rest), edge
 
 

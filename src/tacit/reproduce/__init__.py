@@ -96,6 +96,9 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "methods-coverage": Reproduction(
         "methods", "coverage", _OURS, "Coverage of 90 % intervals: EP beside VI, simulated", 200, 5
     ),
+    "policies": Reproduction(
+        "policies", "policies", _OURS, "The default policy beside hand-tuning that is not private", 20, 2
+    ),
     "sep-table": Reproduction("sep", "table", _SEP, "Clusters: F-norm and KL proxy by ε", 10, 2),
     "sep-fig1": Reproduction("sep", "fig1", _SEP, "Fig. 1: the clusters of one data set", 1, 1),
     "sharma-table5": Reproduction("sharma", "table5", _SHARMA, "Table 5: ten uneven sites of Adult, A to D", 5, 1),

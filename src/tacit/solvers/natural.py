@@ -53,7 +53,9 @@ class NaturalVI:
     average: the share of the last stage's steps that are averaged. floor: how far eigenvalues are raised, as a share
     of the largest that noise alone would show. reach: the longest step, for x·θ should not change by much more than 1
     where features are standardised. caution: by what share the first stage's curvature is taken to grow on the way.
-    noise_aware: add the covariance of the noise to that of q. expansion: what stands for a record, as above.
+    noise_aware: add the covariance of the noise to that of q. trust: the share that is believed of curvature that noise
+    hides (`families.believe`): intervals are narrower for it, and too narrow if there is less. expansion: what stands
+    for a record, as above.
 
     `units` of a call are the sizes of a typical record's slope f' and bend f'' (numbers that were released, or 1):
     contributions are clipped relative to them.
@@ -68,6 +70,7 @@ class NaturalVI:
     reach: float = math.inf
     caution: float = 0.0
     noise_aware: bool = True
+    trust: float | None = None
     expansion: Expansion = "vi"
 
     def __post_init__(self) -> None:
@@ -130,7 +133,7 @@ class NaturalVI:
 
         A share of the noise's largest eigenvalue is added for stepping, for what noise could hide.
         """
-        believed, edge = believe(curvature, self.curvature.deviation * unit)
+        believed, edge = believe(curvature, self.curvature.deviation * unit, self.trust)
         precision = cavity.precision + believed
         raised = precision + self.floor * edge * jnp.eye(curvature.shape[0], dtype=curvature.dtype)
         if is_first:
