@@ -8,7 +8,15 @@ import pytest
 import tacit
 from tacit.privacy.events import Gaussian
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
-from tacit.scaling import BINS, Range, histogram_clip, moments_clip, release_range, release_scaling
+from tacit.scaling import (
+    BINS,
+    GUESSED_SPREAD,
+    Range,
+    histogram_clip,
+    moments_clip,
+    release_range,
+    release_scaling,
+)
 
 
 def columns(records: int = 4000, seed: int = 0) -> np.ndarray:
@@ -74,7 +82,13 @@ def test_noise_alone_blows_up_no_column(key):
     x = np.full((50, 2), 0.5, np.float32)
     ends = Range(jnp.zeros(2), jnp.ones(2))
     found = release_scaling(key, Access.of(x, SubsampledGaussian(moments_clip(2), 20.0)), ends).value
-    assert np.all(np.asarray(found.scale) >= 0.3)  # a variance below the noise is taken for the noise
+    assert np.asarray(found.scale) == pytest.approx(0.5 * GUESSED_SPREAD, rel=0.2)  # half the range, times the guess
+    assert np.all(np.abs(np.asarray(found.location) - 0.5) < 0.5)
+    quiet = release_scaling(
+        jax.random.fold_in(key, 1), Access.of(x, SubsampledGaussian(moments_clip(2), 1.0)), ends
+    ).value
+    least = 0.5 * np.sqrt(1.0 * moments_clip(2) / 50)  # a variance below the noise is taken for the noise
+    assert np.all(np.asarray(quiet.scale) >= min(least, 0.5 * GUESSED_SPREAD) * (1 - 1e-5))
 
 
 def test_units_of_several_records_are_counted(key):

@@ -34,7 +34,7 @@ _HOMES = {
     "repeat": "tacit.privacy.released",
     "secure_key": "tacit.privacy.randomness",
 }
-_MODULES = ("data", "diagnostics", "estimators", "families", "models", "privacy", "solvers", "study")
+_MODULES = ("data", "diagnostics", "estimators", "families", "models", "policy", "privacy", "solvers", "study")
 
 __all__ = [
     "VI",
@@ -65,6 +65,7 @@ __all__ = [
     "fit",
     "insecure_key",
     "models",
+    "policy",
     "price",
     "privacy",
     "repeat",
@@ -74,7 +75,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tacit import data, diagnostics, estimators, families, models, privacy, solvers, study
+    from tacit import data, diagnostics, estimators, families, models, policy, privacy, solvers, study
     from tacit.data import Table
     from tacit.families import DiagonalGaussian, FullGaussian
     from tacit.fitting import fit

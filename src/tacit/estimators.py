@@ -27,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from tacit.fitting import Method, fit
+from tacit.policy import Policy
 from tacit.posterior import Posterior
 from tacit.privacy.events import Adjacency
 from tacit.regression import PRIOR_DEVIATION
@@ -41,6 +42,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
     indicators: Any
     prior_deviation: float
     method: Method
+    policy: Policy | None
     steps: int | None
     clip: float | None
     adjacency: Adjacency
@@ -90,6 +92,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
             names=names,
             prior_deviation=self.prior_deviation,
             method=self.method,
+            policy=self.policy,
             steps=self.steps,
             clip=self.clip,
             adjacency=self.adjacency,
@@ -111,6 +114,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         statement then says so. Give them for private records.
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
+    policy : what decides all that is not given (`tacit.policy`); the default one if None.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
@@ -146,6 +150,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         classes: Any = None,
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
+        policy: Policy | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -158,6 +163,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         self.classes = classes
         self.prior_deviation = prior_deviation
         self.method: Method = method
+        self.policy = policy
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -218,6 +224,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         indicators: Any = (),
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
+        policy: Policy | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -230,6 +237,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         self.indicators = indicators
         self.prior_deviation = prior_deviation
         self.method: Method = method
+        self.policy = policy
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -285,6 +293,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
     prior_deviation : of the coefficients of standardised features, for a standardised target.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
+    policy : what decides all that is not given (`tacit.policy`); the default one if None.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
@@ -323,6 +332,7 @@ class PrivatePoissonRegression(_PrivateRegressor):
     indicators : columns, by name or place, that are 0 or 1; bool columns are, without being named.
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
+    policy : what decides all that is not given (`tacit.policy`); the default one if None.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the

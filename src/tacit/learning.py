@@ -136,7 +136,7 @@ def _scores(plan: Plan, model: Any, outcome: Outcome, tests: Array, answers: Arr
     return {
         "log_likelihood": jnp.mean(jnp.maximum(each, LEAST_LOG_LIKELIHOOD)),
         "error": error,
-        "coverage": jnp.mean(jnp.abs(mean - moved) <= half, dtype=x.dtype),
+        "coverage": jnp.mean(jnp.where(jnp.isnan(moved), moved, (jnp.abs(mean - moved) <= half).astype(x.dtype))),
         "width": jnp.mean(2 * half[1:]),
     }
 

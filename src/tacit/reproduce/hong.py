@@ -29,7 +29,6 @@ from tacit.data import datasets
 from tacit.models import NeuralNetwork
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Contributions, Dense, Linear, per_record
-from tacit.privacy.events import Event, Repeated, compose
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key
 from tacit.privacy.released import Released, price, repeat
@@ -90,12 +89,8 @@ def _optimiser(learning_rate: float, decay: float) -> optax.GradientTransformati
 
 def calibrated(schedule: Schedule, epsilon: float, clip: float, records: int, numbers: int) -> SubsampledGaussian:
     """The schedule's mechanism with the least noise whose whole receipt, every draw in it, is within ε."""
-
-    def event(scale: float) -> Event:
-        each = schedule.mechanism(clip, scale).level_events(records, "record", numbers)
-        return compose(*(Repeated(e, n) for e, n in zip(each, schedule.steps, strict=True)))
-
-    return schedule.mechanism(clip, accounting.calibrate(epsilon, DELTA, plan=event).noise_multiplier)
+    found = accounting.calibrate(epsilon, DELTA, plan=schedule.plan(records, "record", numbers))
+    return schedule.mechanism(clip, found.noise_multiplier)
 
 
 def of_steps(schedule: Schedule, mechanism: SubsampledGaussian) -> np.ndarray:
