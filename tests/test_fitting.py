@@ -10,7 +10,8 @@ import tacit
 from tacit import fitting
 from tacit.data import Table
 from tacit.models import GaussianClusters, GaussianMixture, LogisticRegression
-from tacit.privacy.events import Repeated, compose
+from tacit.policy import default_policy
+from tacit.privacy.events import Gaussian, Repeated, compose
 
 RECORDS = 3000
 BOUNDS = ([0.0, -1.0], [100.0, 1.0])
@@ -113,7 +114,8 @@ def test_without_bounds_the_ranges_are_paid_for_and_the_statement_says_so():
     assert "ranges" not in with_bounds.plan["releases"]
     assert "ranges" in without.plan["releases"]
     assert "Ranges of numeric columns are public bounds" in with_bounds.statement_text
-    assert "Ranges of 2 of 2 numeric columns are private releases (10% of the budget)" in without.statement_text
+    share = f"{100 * default_policy().rule('logistic').ranges:.3g}%"
+    assert f"Ranges of 2 of 2 numeric columns are private releases ({share} of the budget)" in without.statement_text
     assert "Ranges of 1 of 2 numeric columns are private releases" in half.statement_text
     for posterior in (with_bounds, without, half):
         assert posterior.epsilon <= 2.0
@@ -160,13 +162,22 @@ def test_the_plan_and_the_receipt_agree_and_a_step_too_many_would_be_refused(mon
     def one_release_forgotten(plan, slots, unit, parameters):
         names = [name for name in plan.counts() if name != "moments"]
         made = plan.mechanisms()
-        return compose(*(Repeated(made[n].level_events(slots, unit, 2)[0], plan.counts()[n]) for n in names))
+        counts = {name: (count,) for name, count in plan.counts().items()} | {"gradients": plan.steps}
+        pairs = [pair for name in names for pair in zip(made[name], counts[name], strict=True)]
+        return compose(*(Repeated(mechanism.level_events(slots, unit, 2)[0], count) for mechanism, count in pairs))
 
     monkeypatch.setattr(fitting.Plan, "event", one_release_forgotten)
     with pytest.raises(ValueError, match="would be passed by this plan"):
         tacit.fit("logistic", (x, y), 1.0, 1e-5, insecure_seed=0, bounds=BOUNDS)
     monkeypatch.setattr(fitting.Plan, "event", original)
     tacit.fit("logistic", (x, y), 1.0, 1e-5, insecure_seed=0, bounds=BOUNDS)
+
+
+def test_a_receipt_that_is_not_the_price_is_not_handed_out(monkeypatch):
+    x, y, _ = made_up("logistic")
+    monkeypatch.setattr(fitting, "price", lambda *_: Gaussian(1e3))
+    with pytest.raises(RuntimeError, match="the receipt is not the price"):
+        tacit.fit("logistic", (x, y), 1.0, 1e-5, insecure_seed=0, bounds=BOUNDS)
 
 
 def test_a_fit_compiles_once_and_a_second_one_not_at_all():

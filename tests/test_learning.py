@@ -127,6 +127,7 @@ draws = 2
 model = "logistic"
 file = "public.csv"
 target = "y"
+is_public = true
 """
 
 
@@ -143,15 +144,16 @@ def test_tasks_of_a_file_and_the_command_that_learns_on_them(tmp_path, run):
     assert [batch.arrays[0].shape[0] for batch in lesson.batches] == [2, 1]
     assert lesson.batches[1].records == 240
     out = tmp_path / "policy.json"
-    code, said, _ = run("policy", "learn", "--tasks", path, "--trials", 1, "--out", out)
+    code, said, warned = run("policy", "learn", "--tasks", path, "--trials", 1, "--out", out)
     assert code == 0
+    assert "taken for public" in warned
     assert "logistic: loss" in said
     policy = Policy.read(out)
     assert policy.made["kinds"]["logistic"]["trials"] == 1
     assert policy.rule("linear") == tacit.policy.default_policy().rule("linear")
     code, said, _ = run("policy", "show", out, "--json")
     assert code == 0
-    assert json.loads(said)["made"]["kinds"]["logistic"]["tasks"] == "tasks.toml"
+    assert json.loads(said)["made"]["kinds"]["logistic"]["tasks"] == "tasks.toml with public.csv, taken for public"
 
 
 def test_a_search_that_is_stopped_keeps_what_it_found(batch, monkeypatch):
@@ -175,7 +177,8 @@ def test_a_search_that_is_stopped_keeps_what_it_found(batch, monkeypatch):
         ('[[task]]\nmodel = "cubic"', "model"),
         ('[[task]]\nmodel = "linear"', "records"),
         ('[[task]]\nmodel = "linear"\nrecords = 50\nfile = "a.csv"', "target"),
-        ('[[task]]\nmodel = "linear"\nfile = "none.csv"\ntarget = "y"', "none.csv"),
+        ('[[task]]\nmodel = "linear"\nfile = "none.csv"\ntarget = "y"', "is_public"),
+        ('[[task]]\nmodel = "linear"\nfile = "none.csv"\ntarget = "y"\nis_public = true', "none.csv"),
         ('epsilons = [-1.0]\n[[task]]\nmodel = "linear"\nrecords = 50\nnumbers = 1', "epsilons"),
         ('[[task]]\nmodel = "linear"\nrecords = 50\nnumbers = 1\nspeed = 1', "speed"),
     ],

@@ -895,6 +895,12 @@ MUTANTS: list[Mutant] = [
         broken_lattice("spacing", ("jnp.result_type(float))[level]", "jnp.result_type(float))[0]")),
         Listening((1.0, (1.0, 4.0)), (1, 1)),
     ),
+    Mutant(
+        "clip of the first level at all of them",
+        "schedule",
+        broken_mechanism("add_up", ("clips[level]", "clips[0]")),
+        Listening(((1.0, 0.25), 1.0), (1, 1)),
+    ),
     # The clip.
     Mutant("clip after noise", "mechanism", replaced(mechanism=ClipAfterNoise), LISTENING),
     Mutant(

@@ -13,6 +13,7 @@ import tacit
 from tacit import study
 from tacit.data.simulated import simulate
 from tacit.planning import ROUNDS, Question, forecast, rule_of
+from tacit.policy import PLAIN, Policy
 from tacit.study import Member
 
 SMALL = Question("logistic", 400, 4, 1.0, 1e-4, numbers=2, rounds=(4,))
@@ -66,6 +67,15 @@ def test_rules_are_those_of_fit_and_of_studies():
     assert all(sum(rule_of(replace(SMALL, sites=3), rounds).steps) == rounds for rounds in (2, *ROUNDS))
 
 
+def test_the_range_holds_the_epsilon_that_was_asked_for():
+    for epsilon in (0.012345, 1.0, 1.2345, 13.9):
+        question = replace(SMALL, epsilon=epsilon)
+        assert epsilon in question.epsilons
+        assert max(question.epsilons) <= 14
+    odd = Policy({"logistic": replace(PLAIN, steps=(1, 2, 3), noise=(1.0, 2.0, 3.0))})
+    assert rule_of(SMALL, 7, odd).steps == (1, 6)
+
+
 def test_stand_ins_have_the_sizes_that_were_asked_for():
     for features, numbers in ((109, 6), (5, None), (7, 0), (3, 3)):
         task = Question("probit", 50, features, 1.0, 1e-3, numbers=numbers).task(1.0, 0.5)
@@ -91,6 +101,7 @@ def test_the_command_writes_a_figure_and_a_sentence(tmp_path, run):
     ("more", "words"),
     [
         (("--epsilon", 0), "epsilon=0"),
+        (("--epsilon", 200), "epsilon=200"),
         (("--delta", 2), "delta=2"),
         (("--records", 0), "records=0"),
         (("--features", 0), "features=0"),

@@ -20,6 +20,7 @@ from tacit.privacy.released import price
 
 DATA = simulate(Task("logistic", 200, 2, (3,)), seed=1, tests=50)
 LINEAR = simulate(Task("linear", 200, 3), seed=1, tests=50)
+UNBOUNDED = simulate(Task("linear", 200, 3, bounds=0.0), seed=1, tests=50)
 
 
 def prepared(kind: str, table, epsilon: float, policy: Policy):
@@ -33,7 +34,7 @@ shares = st.floats(0.01, 0.2)
 rules = st.builds(
     Rule,
     steps=st.sampled_from([(1, 1), (2, 3)]),
-    noise=st.tuples(st.floats(0.05, 20), st.floats(0.05, 20)),
+    noise=st.tuples(*[st.floats(0.05, 20)] * 2),
     **dict.fromkeys(("ranges", "moments", "residual", "curvature"), shares),
     clip_least=st.floats(0.01, 1),
     clip_most=st.floats(1, 5),
@@ -50,6 +51,34 @@ def test_whatever_a_policy_says_the_price_is_within_epsilon(rule, epsilon):
         _, promised = prepared(kind, table, epsilon, Policy({kind: rule}))
         spent = accounting.epsilon(promised, 1e-4)
         assert 0.99 * epsilon < spent <= epsilon
+
+
+@pytest.mark.parametrize("steps", [(1, 1, 1), (2, 1, 1, 3), (2,)])
+def test_any_number_of_stages_is_priced_and_run_alike(steps):
+    rule = replace(PLAIN, steps=steps, noise=tuple(1.0 + stage for stage in range(len(steps))))
+    for kind, table in (("logistic", DATA.table), ("linear", UNBOUNDED.table)):
+        if kind == "linear" and len(steps) == 1:
+            with pytest.raises(ValueError, match="two stages"):
+                Policy({kind: rule})
+            continue
+        plan, promised = prepared(kind, table, 1.0, Policy({kind: rule}))
+        found = accounting.parts(promised, "add-remove")
+        made, counts = plan.mechanisms(), plan.counts()
+        assert sum(found.values()) == sum(counts.values())
+        assert counts["curvature"] == len(steps)
+        for stage, count in zip(made["gradients"], steps, strict=True):
+            noise = stage.noise_multipliers[0]
+            assert sum(n for part, n in found.items() if part.noise_multiplier == noise) == count
+        assert 0.99 < accounting.epsilon(promised, 1e-4) <= 1.0
+        assert accounting.epsilon(promised, 1e-4, adjacency="replace-one") > 1.0
+
+
+def test_every_release_has_its_own_share():
+    rule = replace(PLAIN, ranges=0.07, moments=0.11, residual=0.13, curvature=0.17)
+    plan, _ = prepared("linear", UNBOUNDED.table, 1.0, Policy({"linear": rule}))
+    counts, made = plan.counts() | {"gradients": 0}, plan.mechanisms()
+    for name, share in (("ranges", 0.07), ("moments", 0.11), ("residual", 0.13), ("curvature", 0.17)):
+        assert counts[name] / made[name][0].noise_multipliers[0] ** 2 == pytest.approx(share / plan.noise_multiplier**2)
 
 
 def test_shares_and_relative_noise_are_what_the_rule_says():
@@ -91,9 +120,10 @@ def test_a_fit_by_a_policy_of_ones_own(tmp_path):
     Policy({"logistic": rule}, {"by": "a test"}).write(path)
     posterior = tacit.fit("logistic", DATA.table, 1.0, 1e-4, policy=Policy.read(path), insecure_seed=0)
     assert posterior.plan["steps"] == (2, 2)
-    assert posterior.plan["clip"] == pytest.approx(0.3 * math.sqrt(1 + 2 + 1))
+    assert posterior.plan["clip"] == pytest.approx(0.3 * math.sqrt(1 + 2 + 1))  # the constant, numbers, a category
     assert posterior.plan["rule"]["noise"] == (2.0, 1.0)
     assert posterior.epsilon <= 1.0
+    assert "a policy that was given (by a test, on tasks that it does not name)" in posterior.statement_text
 
 
 def test_given_settings_go_before_the_policy():
@@ -122,6 +152,9 @@ def test_the_default_policy_has_a_rule_for_each_regression_and_says_how_it_was_m
         ({"steps": [0, 3]}, "steps"),
         ({"steps": [True, 3]}, "steps"),
         ({"noise": [1.0]}, "noise"),
+        ({"noise": 1.0}, "noise"),
+        ({"steps": 5}, "steps"),
+        ({"steps": None}, "steps"),
         ({"noise": [0.0, 1.0]}, "noise"),
         ({"curvature": 0.9, "moments": 0.2}, "sum of shares"),
         ({"curvature": "much"}, "curvature"),

@@ -613,6 +613,8 @@ def policy_learn(
 
         begin = None if start is None else Policy.read(start)
         lessons = read_tasks(tasks, None if kinds is None else [kind.strip() for kind in kinds.split(",")])
+        if tasks is not None:
+            typer.echo(f"tacit: what {tasks} names is taken for public; policy and losses tell of it", err=True)
         if not out.parent.is_dir():
             raise ValueError(f"out={out}: there is no folder {out.parent}; make it first")
 
@@ -643,7 +645,7 @@ def policy_show(
     lines: list[str] = []
     for kind, rule in found["rules"].items():
         lines += [kind, *(f"  {name} = {value}" for name, value in rule.items())]
-    lines += ["made", *(f"  {name} = {value}" for name, value in found["made"].items())]
+    lines += ["made", *(f"  {name!r}: {value!r}" for name, value in found["made"].items())]  # a file may say anything
     _show(found, as_json, "\n".join(lines))
 
 

@@ -672,6 +672,7 @@ class TaskEntry(_Section):
     skew: float | None = _number("from 0 to 1", ge=0, le=1)
     draws: int | None = _whole(1, 100)
     file: str | None = _text("the name of a CSV or Parquet file of public records")
+    is_public: bool | None = Field(None, description="true, if the records of the file are public")
     target: str | None = _text("the column to explain")
     facts: str | None = _text("the name of a TOML file with bounds, categories and classes")
 
@@ -708,7 +709,7 @@ def _tasks(path: Path, entry: TaskEntry, place: int) -> "list[Simulated]":
     shape = ("records", "numbers", "categories", "signal", "balance", "correlation", "bounds", "skew", "draws")
     given = {name: getattr(entry, name) for name in shape if getattr(entry, name) is not None}
     if entry.file is None:
-        if entry.target is not None or entry.facts is not None or entry.records is None:
+        if (entry.target, entry.facts, entry.is_public) != (None, None, None) or entry.records is None:
             raise ValueError("expected records (and numbers, ...) to simulate, or file and target of public records")
         draws = given.pop("draws", 3)
         given["categories"] = tuple(given.get("categories", ()))
@@ -716,6 +717,10 @@ def _tasks(path: Path, entry: TaskEntry, place: int) -> "list[Simulated]":
         return [simulate(task, 1000 * place + draw) for draw in range(draws)]
     if given or entry.target is None:
         raise ValueError("file needs target, and takes neither records nor other settings of simulated tables")
+    if not entry.is_public:
+        raise ValueError(
+            f"file={entry.file} without is_public = true; a policy tells of what it was learned on, so take public ones"
+        )
     facts = Facts() if entry.facts is None else Facts.read(path.parent / entry.facts, "facts")
     frame = read_frame(path.parent / entry.file, facts.listed(entry.target))
     table = Table.of_frame(frame, entry.target, entry.model, facts=facts)

@@ -279,7 +279,10 @@ def carry_out(
 
 def attempt(plan: Plan, key: Array, access: Access, model: Any, start: Any, bounds: Range | None) -> Outcome:
     """The outcome of a plan on public or simulated records, with settings that may be arrays. Nothing is promised."""
-    return carry_out(plan, plan.mechanisms(is_trial=True), key, access, model, start, bounds).value
+    release = carry_out(plan, plan.mechanisms(is_trial=True), key, access, model, start, bounds)
+    if accounting.epsilon(release.event, 0.5) != math.inf:
+        raise RuntimeError("a trial that has a price: this is a bug in tacit")
+    return release.value
 
 
 def _solve(
@@ -483,6 +486,8 @@ def fit(
     if release.event != promised:
         raise RuntimeError("the receipt is not the price: this is a bug in tacit; do not use the result")
     notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()), *notes)
+    if policy is not None:
+        notes += (f"Settings are by a policy that was given ({policy.words}), which is treated as public.",)
     statement = Statement.of(release.event, delta, seeded=release.seeded, adjacency=adjacency, notes=notes)
     posterior = _posterior(plan, table, release.value, statement)
     if not all(np.all(np.isfinite(part)) for b in posterior.blocks.values() for part in (b.mean, b.covariance)):
@@ -667,12 +672,12 @@ def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | 
             known = plan.columns - len(plan.unknown)
             found.append(
                 f"Ranges of {len(plan.unknown)} of {plan.columns} {what} are private releases "
-                f"({shares['ranges']:.0%} of the budget); those of {known} are public bounds."
+                f"({_percent(shares['ranges'])} of the budget); those of {known} are public bounds."
             )
         else:
             found.append(f"Ranges of {what} are public bounds.")
         if "moments" in shares:
-            paid = f"are private releases ({shares['moments']:.0%} of the budget)"
+            paid = f"are private releases ({_percent(shares['moments'])} of the budget)"
         else:
             paid = "are the middle and half-width of the bounds, which are public"
         found.append(f"Locations and scales of {what} {paid}.")
@@ -682,6 +687,11 @@ def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | 
         found.append("The list of classes is treated as public.")
     if plan.has_curvature:
         found.append("Posterior intervals include the noise that was added to gradients.")
+        if plan.rule.trust and plan.noise_multiplier:
+            found.append(
+                f"Of the curvature that noise hides, {plan.rule.trust:.0%} of a guess is believed: intervals are too "
+                "narrow where records tell less."
+            )
     elif plan.method == "sgld":
         found.append(
             "Intervals are of samples: each step has the larger of the noise that the posterior asks for and that of "
@@ -690,6 +700,10 @@ def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | 
     else:
         found.append("Posterior intervals do not include the noise that was added.")
     return tuple(found)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _posterior(plan: Plan, table: Table | None, outcome: Outcome, statement: Statement) -> Posterior:

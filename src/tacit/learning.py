@@ -156,6 +156,7 @@ SHAPES = (  # records, numbers, categories
     (800, 12, (3, 4, 2)),
     (3000, 9, (3,)),
     (12000, 6, (8, 6, 12, 3, 9, 5)),
+    (20000, 3, ()),
 )
 UNBOUNDED = (3000, 9, (3,))
 SIGNALS = {"logistic": (0.5, 6.0), "probit": (0.3, 3.5), "linear": (0.5, 4.0), "poisson": (0.3, 1.2)}
@@ -230,7 +231,7 @@ def simulated_groups(kind: str, draws: int = DRAWS) -> list[list[Simulated]]:
 
 # --- The search --------------------------------------------------------------------------------------------------
 
-STEPS = ((3, 5), (5, 8), (8, 12))
+STEPS = ((3, 5), (8, 12))
 RANGES: Mapping[str, tuple[float, float]] = {  # searched in logarithms
     "ranges": (0.02, 0.25),
     "moments": (0.02, 0.3),
@@ -327,7 +328,9 @@ def read_tasks(path: Path | None, kinds: Sequence[str] | None) -> dict[str, Call
     for kind in wanted:
         own = [tasks for found, tasks in groups if found == kind]
         if own:
-            settings = given.epsilons or EPSILONS, given.seeds or SEEDS, path.name
+            files = [entry.file for entry in given.task if entry.model == kind and entry.file]
+            words = f"{path.name}" + (f" with {', '.join(files)}, taken for public" if files else ", simulated")
+            settings = given.epsilons or EPSILONS, given.seeds or SEEDS, words
             lessons[kind] = lambda kind=kind, own=own, settings=settings: Lesson.of(kind, own, *settings)
     if not lessons:
         raise ValueError(f"tasks={path} has none of {', '.join(wanted)}; give tasks of those kinds")

@@ -45,6 +45,10 @@ class Question:
 
     def __post_init__(self) -> None:
         accounting.check_epsilon(self.epsilon)
+        if self.epsilon > MOST_EPSILON:
+            raise ValueError(
+                f"epsilon={self.epsilon}; expected at most {MOST_EPSILON:g}, above which nothing is priced"
+            )
         accounting.check_delta(self.delta)
         kinds = ("logistic", "probit", "linear", "poisson") if self.sites == 1 else study.KINDS
         if self.kind not in kinds:
@@ -78,7 +82,8 @@ class Question:
     @property
     def epsilons(self) -> tuple[float, ...]:
         """A range around the one that is asked for."""
-        return tuple(float(f"{ratio * self.epsilon:.3g}") for ratio in SPREAD if ratio * self.epsilon <= MOST_EPSILON)
+        others = [float(f"{ratio * self.epsilon:.3g}") for ratio in SPREAD if ratio != 1]
+        return tuple(sorted({self.epsilon, *(other for other in others if other <= MOST_EPSILON)}))
 
 
 # Stand-ins: how strong the signal is, and how balanced the target, are not public; these span what is common.
@@ -93,7 +98,7 @@ def rule_of(question: Question, rounds: int | None, policy: Policy | None = None
         if rounds is None:
             return rule
         first = min(max(1, round(rounds * rule.steps[0] / sum(rule.steps))), rounds - 1)
-        return replace(rule, steps=(first, rounds - first))
+        return replace(rule, steps=(first, rounds - first), noise=(rule.noise[0], rule.noise[-1]))
     found = study.Plan(question.kind, rounds=rounds or 20)
     link, stages = LINKS[question.kind], (*found.stages(), found.rounds)
     shares = found.shares(1)

@@ -53,6 +53,8 @@ class Rule:
     trust: float = 0.5
 
     def __post_init__(self) -> None:
+        for name in ("steps", "noise"):
+            check_number(name, getattr(self, name), "a list of numbers", isinstance(getattr(self, name), tuple))
         stages = len(self.steps)
         valid = 1 <= stages <= MOST_STAGES and all(_is_whole(n) and 1 <= n <= MOST_STEPS for n in self.steps)
         check_number("steps", self.steps, f"1 to {MOST_STAGES} whole numbers from 1 to {MOST_STEPS}", valid)
@@ -65,7 +67,9 @@ class Rule:
             value = getattr(self, name)
             check_number(name, value, f"a number from {low:g} to {high:g}", _is_within(value, low, high))
         total = self.ranges + self.moments + self.residual + self.curvature
-        check_number("the sum of shares", round(total, 6), "at most 0.95: gradients have the rest", total <= 0.95)
+        check_number(
+            "the sum of shares", round(total, 6), "at most 0.95: gradients have the rest", total <= 0.95 + 1e-9
+        )
 
 
 LIMITS = {
@@ -104,6 +108,13 @@ class Policy:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for link, rule in self.rules.items():
+            if link == "linear" and len(rule.steps) < 2:
+                raise ValueError(
+                    f"the rule for linear: steps={rule.steps}; expected two stages, one to find the residual"
+                )
+
     def rule(self, link: str) -> Rule:
         """That of a kind of regression: "linear", "logistic", ..."""
         return self.rules.get(link, PLAIN)
@@ -136,7 +147,7 @@ class Policy:
             return cls.of(json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"policy {path} cannot be read: {error}; expected a file of tacit policy learn") from None
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"policy {path} is not JSON: {error}; expected a file of tacit policy learn") from None
         except ValueError as error:
             raise ValueError(f"policy {path}: {error}") from None
@@ -144,6 +155,14 @@ class Policy:
     def write(self, path: Path) -> None:
         """Into a small file of JSON."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @property
+    def words(self) -> str:
+        """Who made it and on what, in a few words for a statement; a file may say anything, so not all of it."""
+        kinds = self.made.get("kinds")
+        tasks = {str(kind.get("tasks")) for kind in kinds.values()} if isinstance(kinds, dict) else set()
+        said = f"by {self.made.get('by', 'hand')}, on {', '.join(sorted(tasks)) or 'tasks that it does not name'}"
+        return "".join(letter for letter in said if letter.isprintable())[:200]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

@@ -306,3 +306,45 @@ def test_a_run_of_the_affordable_steps_ends_where_the_budget_refuses_one_more():
     fits, passes = (receipt(part) for part in (schedule.first(steps), schedule.first(steps + 1)) if part is not None)
     assert budget.admits(Composed(), fits)
     assert not budget.admits(Composed(), passes)
+
+
+# --- What a reviewer's mutants got past ---------------------------------------------------------------------------
+
+
+def test_budgets_keep_the_adjacency_they_were_made_for():
+    event = Gaussian(2.0)
+    price = acc.epsilon(event, 1e-5, "pld", "replace-one")
+    assert not PLD(price * (1 - 1e-6), 1e-5, "replace-one").admits(Composed(), event)
+    assert PLD(price, 1e-5, "replace-one").admits(Composed(), event)
+    assert ZCDP.of(1.0, 1e-5, "replace-one").adjacency == "replace-one"
+    assert TCDP.of(1.0, 1e-5, 50.0, "replace-one").adjacency == "replace-one"
+
+
+def test_the_curve_between_orders_is_covered_where_a_chord_is_highest_inside():
+    # f(α) = (α - 1) D_α from 0 at 2 to 90 at 10: the chord over α(α - 1) is highest between them.
+    alpha = np.linspace(2, 10, 100_001)
+    chord = 90 * (alpha - 2) / 8
+    assert acc._covering((2.0, 10.0), np.array([0.0, 10.0]))[-1] == pytest.approx(np.max(chord / (alpha * (alpha - 1))))
+    assert acc._covering((2.0, 3.0), np.array([1.0, np.inf]))[-1] == np.inf
+
+
+def test_a_budget_that_no_rho_meets_is_refused():
+    with pytest.raises(ValueError, match="below what any"):
+        ZCDP.of(1e-12, 1e-300)
+    with pytest.raises(ValueError, match=r"omega=1\.0000001"):
+        TCDP(1.0, 1.0000001)
+
+
+def test_the_clip_of_every_level_is_its_own(key):
+    """A record of huge norm at a level whose clip is a hundredth: what is released is that much shorter."""
+    schedule = Schedule((1, 1), (1.0, 1.0), (1.0, 1.0), (1.0, 0.01))
+    access = Access.of(np.full((1, 2), 100.0, np.float32), schedule.mechanism(1.0, 1e-3))
+
+    def step(key, level, sums):
+        return access.at(level).sum(key, lambda x: Dense(x)).map(lambda total: (sums[1], total))
+
+    found = repeat(key, schedule.steps, step, (jnp.zeros(2), jnp.zeros(2))).value
+    assert [float(jnp.linalg.norm(total)) for total in found] == [
+        pytest.approx(1.0, abs=0.02),
+        pytest.approx(0.01, abs=2e-4),
+    ]

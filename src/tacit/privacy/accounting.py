@@ -767,9 +767,9 @@ LEAST_LOG_EXCESS = -30.0  # of the order α: nearer to 1 floats do not tell it f
 
 
 def check_omega(omega: Any) -> None:
-    """Refuse an ω that is not a finite number above 1, by as much as floats tell it from 1."""
-    valid = isinstance(omega, int | float) and math.isfinite(omega) and omega > 1 + 1e-9
-    check_number("omega", omega, "a finite number above 1 + 1e-9", valid)
+    """Refuse an ω that is not a finite number of at least 1.001: closer to 1, floats lose the divergence."""
+    valid = isinstance(omega, int | float) and math.isfinite(omega) and omega >= 1.001
+    check_number("omega", omega, "a finite number of at least 1.001", valid)
 
 
 def _epsilon_of_zcdp(found: Counter[Part], delta: float, adjacency: Adjacency) -> float:

@@ -253,6 +253,10 @@ def _largest_rho(epsilon_of: Callable[[float], float], epsilon: float) -> float:
     """The largest ρ whose ε is at most `epsilon`, from below: ε grows with ρ."""
     accounting.check_epsilon(epsilon)
     low, high = LEAST_RHO, MOST_RHO
+    if (least := epsilon_of(low)) > epsilon:
+        raise ValueError(
+            f"epsilon={epsilon} at this delta is below what any ρ gives ({least:.3g}); ask for more of either"
+        )
     while high > low * (1 + 1e-12):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if epsilon_of(middle) <= epsilon else (low, middle)
