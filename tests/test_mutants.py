@@ -216,6 +216,15 @@ def each_level_has_its_own_noise(world: World) -> None:
     assert stats.kstest(noise.ravel() / (CLIP * 3 * NOISE), "norm").pvalue > ALARM
 
 
+def each_level_has_its_own_clip(world: World) -> None:
+    """The second of two levels, whose clip is a quarter of the first's: by the same keys, what one huge record adds."""
+    access = world.access.of(ORDINARY, world.mechanism((CLIP, CLIP / 4), NOISE)).at(Level(jnp.int32(1), 2, 0))
+    tables, alone = np.zeros((SLOTS, COLUMNS)), [True] + [False] * (SLOTS - 1)
+    tables[0, 0] = 1e6
+    moved = probe(world, tables, alone, access) - probe(world, tables, [False] * SLOTS, access)
+    assert np.max(np.linalg.norm(moved, axis=1)) < 1.01 * CLIP / 4
+
+
 def noise_is_on_the_lattice(world: World) -> None:
     """Releases are multiples of a public number: no digit of the sum shows in the digits of the noise."""
     spacing = Lattice.of((CLIP,), (NOISE,), COLUMNS, SLOTS, rounding_margin(COLUMNS, np.float32)).spacings[0]
@@ -399,6 +408,7 @@ CHECKS: dict[str, Callable[[World], None]] = {
     "one key": a_key_makes_one_release,
     "person": run_in_suite(MECHANISM, "test_all_the_records_of_a_person_together_move_it_by_at_most_the_clip"),
     "level": each_level_has_its_own_noise,
+    "level's clip": each_level_has_its_own_clip,
     "count": run_in_suite(MECHANISM, "test_receipt_equals_price_equals_what_ran_on_cached_calls_too", steps=5),
     "steps": steps_share_no_noise,
     "limit": the_share_within_a_limit_has_its_noise,
@@ -443,7 +453,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "access": _READING,
     "receipt": ("receipt", "one key"),
     "people": ("person",),
-    "schedule": ("level",),
+    "schedule": ("level", "level's clip"),
     "loop": ("count", "steps"),
     "moved clip": ("limit",),
     "central": ("rounds",),
