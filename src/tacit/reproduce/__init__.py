@@ -97,7 +97,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         "methods", "coverage", _OURS, "Coverage of 90 % intervals: EP beside VI, simulated", 200, 5
     ),
     "policies": Reproduction(
-        "policies", "policies", _OURS, "The default policy beside hand-tuning that is not private", 20, 2
+        "policies", "policies", _OURS, "The default policy beside hand-tuning that is not private", 10, 2
     ),
     "sep-table": Reproduction("sep", "table", _SEP, "Clusters: F-norm and KL proxy by ε", 10, 2),
     "sep-fig1": Reproduction("sep", "fig1", _SEP, "Fig. 1: the clusters of one data set", 1, 1),

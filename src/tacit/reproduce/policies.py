@@ -30,7 +30,7 @@ TITLES = {
     "cancer": "Breast cancer",
     "diabetes": "Diabetes",
 }
-TRIES, SEARCH_SEEDS = 60, 4
+TRIES, SEARCH_SEEDS = 50, 4
 MOST_POINTS, MOST_SHARE = 1.0, 0.03  # of accuracy, and of log-likelihood: what the gap is held to
 # Not in the data's description: limits of what a clinic measures, set here without looking.
 DIABETES_BOUNDS = {
