@@ -28,6 +28,7 @@ from tacit.privacy.randomness import insecure_key
 from tacit.regression import bounds_of, model_of, standardise
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+MOST_NUMBERS = 2**19  # of a table whose runs are made side by side
 LEVEL, HALF_WIDTH = 0.9, 1.6449  # of the intervals that are counted, and their half-width in deviations
 LEAST_LOG_LIKELIHOOD = -20.0  # of a record: one that was thought impossible does not decide
 SETTINGS = (
@@ -103,10 +104,17 @@ def _run(
         outcome = attempt(tried, key, access, model, model.prior.full(), bounds)
         return _scores(tried, model, outcome, tests, answers, truth)
 
-    over_seeds = jax.vmap(one, (None, 0, None))
-    over_noises = jax.vmap(over_seeds, (0, 0, None))
-    # One task after the other: the records of all at once would not stay in a processor's cache.
-    return jax.lax.map(lambda found: over_noises(noises, *found), (keys, arrays))
+    # One task after the other, and runs of a large one too: all at once they would not stay in a processor's cache, and
+    # XLA for CPUs was seen to wait for ever on large matrices side by side.
+    is_small = math.prod(arrays[0].shape[1:]) <= MOST_NUMBERS
+
+    def runs(found: Any) -> dict[str, Array]:
+        keys, task = found
+        if is_small:
+            return jax.vmap(jax.vmap(one, (None, 0, None)), (0, 0, None))(noises, keys, task)
+        return jax.lax.map(lambda at: jax.lax.map(lambda key: one(at[0], key, task), at[1]), (noises, keys))
+
+    return jax.lax.map(runs, (keys, arrays))
 
 
 def _scores(plan: Plan, model: Any, outcome: Outcome, tests: Array, answers: Array, truth: Array) -> dict[str, Array]:
