@@ -110,7 +110,7 @@ def rule_of(question: Question, rounds: int | None, policy: Policy | None = None
         curvature=shares["curvature"],
         clip_least=link.least,
         clip_most=link.most,
-        trust=0.0,  # the coordinator believes what it sees
+        trust=default_policy().rule(question.kind).trust,
     )
 
 

@@ -51,6 +51,7 @@ from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
 from tacit.federated.site import SEEDED, Site, unledgered
 from tacit.federated.tied import Central, Whole, of_sites
+from tacit.policy import default_policy
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
@@ -435,7 +436,8 @@ class Setup:
             math.sqrt(sum(made[name].deviation ** 2 for made in self.mechanisms)) * unit
             for name, unit in zip(("gradients", "curvature"), units, strict=True)
         )
-        prior, noise = self.model.prior.full(), Noise(gradient, bend, reach=REACH)
+        trust = default_policy().rule(plan.link).trust
+        prior, noise = self.model.prior.full(), Noise(gradient, bend, reach=REACH, trust=trust)
         if plan.unit == "site" and plan.noise == "central":
             more = {"rounds": plan.rounds, "reset": plan.reset}
             return Central(prior, self.model, solvers, kinds, damping, noise, **more)

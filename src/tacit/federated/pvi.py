@@ -45,13 +45,14 @@ class Noise:
     """The public deviations of noise in the sum of all sites' factors: of gradients, and of a matrix of curvature.
 
     share: by how much of the largest eigenvalue of that noise P is raised, for what noise could hide. reach: the
-    longest step of q's mean.
+    longest step of q's mean. trust: the share that is believed of curvature that noise hides (`families.believe`).
     """
 
     gradient: float = 0.0
     curvature: float = 0.0
     share: float = 0.4
     reach: float = math.inf
+    trust: float | None = None
 
 
 @register()
@@ -174,7 +175,7 @@ class PVI:
         """What to report: q, or, where noise is known, (mean, covariance) of the data's posterior and the noise's."""
         if self.noise is None:
             return state.q
-        believed, _ = _believed(state.total.precision, self.noise.curvature)
+        believed, _ = _believed(state.total.precision, self.noise)
         return state.q.mean, _inverse(self.prior.precision + believed) + state.error
 
     def _damping(self, count: Array) -> Array:
@@ -200,7 +201,7 @@ class PVI:
         """A Gaussian whose precision is noised: what can be believed of it, raised by a share of the noise."""
         mean, prior = state.q.mean, self.prior
         rho = rho.astype(mean.dtype)
-        found, edge = _believed(state.total.precision, noise.curvature)
+        found, edge = _believed(state.total.precision, noise)
         believed = prior.precision + found
         identity = jnp.eye(mean.shape[0], dtype=mean.dtype) if believed.ndim == 2 else jnp.ones_like(mean)
         raised = believed + noise.share * edge * identity
@@ -220,11 +221,11 @@ class PVI:
         return replace(state, q=q, own=own, error=error)
 
 
-def _believed(precision: Array, noise: float | Array) -> tuple[Array, float | Array]:
+def _believed(precision: Array, noise: Noise) -> tuple[Array, float | Array]:
     """What a noised precision shows, and what its noise reaches: `believe`, or two deviations of each of a diagonal."""
     if precision.ndim == 2:
-        return believe(precision, noise)
-    return jnp.maximum(0, precision - noise), 2 * noise
+        return believe(precision, noise.curvature, noise.trust)
+    return jnp.maximum(0, precision - noise.curvature), 2 * noise.curvature
 
 
 def _dot(a: Array, b: Array) -> Array:
