@@ -38,7 +38,7 @@ def draw(question: Question, rows: list[dict[str, Any]]) -> Any:
     labels = (
         ("Prediction", "error_rise", 100.0, worse),
         ("Likelihood", "log_likelihood_loss", 1.0, "log-likelihood lost, a test record"),
-        ("Uncertainty", "interval_widening", 1.0, "width of intervals, times that without privacy"),
+        ("Intervals", "interval_widening", 1.0, "times as wide as without privacy"),
     )
     budget = f"ε at δ = {question.delta:g}" + (", of each site" if question.sites > 1 else "")
     found = panels(*((title, budget, words) for title, _, _, words in labels), width=4.4, height=3.6)
