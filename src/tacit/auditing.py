@@ -190,19 +190,19 @@ def of_study(
     event, rounds = _affordable(setup, *budget)
     steps = replace(plan, rounds=rounds).steps_of([records] * len(setup.parties))
     everybody = schedule.synchronous(len(setup.parties), 1)
-    canaried = [_canaried(access, canary) for access in setup.accesses]
+    canaried = [_canaried(setup.records(party), canary) for party in range(len(setup.parties))]
 
     def program(key: Array, access: Canaried) -> Released[Any]:
         looking = setup.reading([access, *canaried[1:]])
         scaling_key, key = jax.random.split(key)
         score, scaling = jnp.zeros(()), setup.public_scaling()
         if setup.paid:
-            algorithms, accesses = looking.scaling()
-            (state, scores), _ = _simulated(algorithms[0], scaling_key, accesses, everybody)
-            score, scaling = scores[0], setup.scaled(algorithms, state)
-        algorithms, accesses, _ = looking.inference(scaling)
-        (state, scores), _ = _simulated(algorithms[0], key, accesses, steps)
-        found = algorithms[0].posterior(state), scaling
+            moments = setup.scaling()
+            (state, scores), _ = _simulated(moments[0], scaling_key, looking.accesses("scaling"), everybody)
+            score, scaling = scores[0], setup.scaled(moments, state)
+        algorithm = setup.algorithm("inference", 0)
+        (state, scores), _ = _simulated(algorithm, key, looking.accesses("inference", scaling), steps)
+        found = algorithm.posterior(state), scaling
         return Released(found, trace=((score + scores[0])[None],))
 
     return Subject(f"a study of {sites} sites", program, canaried[0], event, budget[1])
@@ -215,9 +215,9 @@ def _simulated(algorithm: Any, key: Array, accesses: list[Access], steps: list[A
 def _affordable(setup: Setup, epsilon: float, delta: float) -> tuple[Event, int]:
     """What the first site's part costs, and for how many rounds its budget lasts: its ledger would refuse the next."""
     paid: list[Event] = []
-    phases = [*([setup.scaling()] if setup.paid else []), setup.inference(setup.public_scaling())[:2]]
-    for (algorithms, accesses), count in zip(phases, [1] * (len(phases) - 1) + [setup.plan.rounds], strict=True):
-        algorithm, access = algorithms[0], accesses[0]
+    phases: dict[str, int] = ({"scaling": 1} if setup.paid else {}) | {"inference": setup.plan.rounds}
+    for phase, count in phases.items():
+        algorithm, access = setup.algorithm(phase, 0), setup.access(phase, 0, setup.public_scaling())
         state = algorithm.site_init()
         _, content = algorithm.broadcast(algorithm.coordinator_init(1))
         prices: dict[int, Event] = {}

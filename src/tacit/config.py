@@ -1,7 +1,8 @@
 """Files that users write, read with errors that name the place in the file and the remedy.
 
-A study file says all public settings of a study and where its records are. Everything in it is checked, alone and
-against the rest, before a record is read or a budget is touched. Every refusal is one sentence.
+A study file says all public settings of a study and where its records are. A site file is a site's own: where its
+records are, what is public about them, and what it lets studies do. Everything in them is checked, alone and against
+the rest, before a record is read or a budget is touched. Every refusal is one sentence.
 """
 
 import csv
@@ -15,10 +16,11 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from tacit.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 
@@ -75,6 +77,7 @@ def read_schedule(path: Path) -> list[Event]:
 # --- What a study file may say -----------------------------------------------------------------------------------
 
 MOST_SITES = 10_000  # far above what one process is asked for; a slip of the finger is refused
+MOST_PLACES = 10**9  # for records of a site; likewise
 LONGEST_NAME = 100  # characters: of a study or a site, with room for what is added in messages
 SHARMA = ("A", "B", "C", "D")
 
@@ -107,6 +110,16 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _places() -> Any:
+    words = "a whole number of at least 1: the public number of places for records, at least as many as the site has"
+    return Field(None, ge=1, le=MOST_PLACES, description=words)
+
+
+def _facts() -> Any:
+    words = "a table [facts] with bounds, categories and classes, or the name of a TOML file with them"
+    return Field(None, description=words)
+
+
 class VISettings(_Section):
     """[vi]: what an update is, with method = "vi"."""
 
@@ -134,10 +147,14 @@ class DataEntry(_Section):
 
 
 class SiteEntry(_Section):
-    """[[site]]: a site with its own file, and a budget where it differs from the study's."""
+    """[[site]]: a site with its own file, and a budget where it differs from the study's.
+
+    The file is for a simulation, the places are for a network, over which the file's name is the site's own business.
+    """
 
     name: str = Field(min_length=1, max_length=LONGEST_NAME, description="a name for the site")
-    file: str = Field(min_length=1, description="the name of a CSV or Parquet file")
+    file: str | None = _text("the name of a CSV or Parquet file")
+    places: int | None = _places()
     epsilon: float | None = _epsilon()
     delta: float | None = _number("above 0 and below 1", gt=0, lt=1)
     ledger: str | None = _text("the path of a ledger that exists")
@@ -177,15 +194,77 @@ class Settings(_Section):
     ledger: str | None = _text("the path of a ledger that exists, of a trusted coordinator")
     target: str | None = _text("the name of a column")
     columns: list[str] | None = Field(None, min_length=1, description='a list of columns, as ["age", "sex"]')
-    facts: str | dict[str, Any] | None = Field(
-        None, description="a table [facts] with bounds, categories and classes, or the name of a TOML file with them"
-    )
+    facts: str | dict[str, Any] | None = _facts()
     vi: VISettings | None = Field(None, description="a table [vi] of settings")
     data: DataEntry | None = Field(None, description="a table [data]")
     site: list[SiteEntry] | None = Field(
         None, min_length=1, description="tables [[site]], in two brackets, one for each site"
     )
     test: TestEntry | None = Field(None, description="a table [test]")
+
+
+# --- What a site file may say ------------------------------------------------------------------------------------
+
+FILE, TABLE = "a file", "a table"  # the two forms of `data`; pydantic has them among the names of a place
+LEAST_NOISE = 0.5  # a single release with this noise costs ε = 10 at δ = 1e-5
+Link = Literal["logistic", "probit", "linear"]
+Method = Literal["natural", "vi", "ep", "sep"]
+Unit = Literal["record", "site"]
+
+
+def _list_of(*choices: str, default: Any = ...) -> Any:
+    return Field(default, min_length=1, description="a list of some of " + ", ".join(choices))
+
+
+class Limits(_Section):
+    """[limits]: what a site lets studies do. A coordinator proposes, and can change none of it."""
+
+    epsilon: float = Field(
+        gt=0, allow_inf_nan=False, description="a number above 0, the budget of the records over all studies"
+    )
+    delta: float = Field(gt=0, lt=1, allow_inf_nan=False, description="a number above 0 and below 1")
+    least_noise: float = Field(
+        LEAST_NOISE, gt=0, allow_inf_nan=False, description="a number above 0, the least noise multiplier of a release"
+    )
+    models: list[Link] = _list_of("logistic", "probit", "linear")
+    methods: list[Method] = _list_of("natural", "vi", "ep", "sep", default=["natural", "vi", "ep", "sep"])
+    unit: Unit = Field("record", description="one of record, site: whose the budget is")
+    adjacency: Literal["add-remove", "replace-one"] = Field("add-remove", description="one of add-remove, replace-one")
+    studies: list[str] | None = Field(None, min_length=1, description='a list of names of studies, as ["heart"]')
+    most_rounds: int | None = _whole(1)
+
+
+class Shares(_Section):
+    """[shares]: what the coordinator is told beside private updates."""
+
+    spent: bool = Field(default=True, description="true or false: whether the coordinator is told what was spent")
+    evaluation: bool = Field(
+        default=True, description="true or false: whether private scores on held-out records are made"
+    )
+
+
+class SiteSettings(_Section):
+    """All that a site file may say."""
+
+    name: str = Field(min_length=1, max_length=LONGEST_NAME, description="the site's name, as in its certificate")
+    kit: str = Field("kit", min_length=1, description="the folder of the start-up kit")
+    state: str = Field("state", min_length=1, description="the folder of the ledger, the answers and the audit log")
+    data: Annotated[
+        Annotated[str, Field(min_length=1), Tag(FILE)] | Annotated[DataEntry, Tag(TABLE)],
+        Discriminator(lambda given: TABLE if isinstance(given, dict | DataEntry) else FILE),
+    ] = Field(description="the name of a CSV or Parquet file, or a table [data] to try a study out on public records")
+    target: str | None = _text("the name of a column")
+    columns: list[str] | None = Field(
+        None, min_length=1, description='a list of the columns that studies may use, as ["age", "sex"]'
+    )
+    places: int | None = _places()
+    insecure_seed: int | None = _whole(0)
+    facts: str | dict[str, Any] | None = _facts()
+    limits: Limits = Field(description="a table [limits] with epsilon, delta and models")
+    shares: Shares = Field(Shares(), description="a table [shares]")
+
+
+# --- Refusals in words -------------------------------------------------------------------------------------------
 
 
 def _field(section: type[BaseModel], place: Sequence[int | str]) -> tuple[list[str], Any]:
@@ -195,6 +274,8 @@ def _field(section: type[BaseModel], place: Sequence[int | str]) -> tuple[list[s
         inner = _sections(found)
         if isinstance(part, int) and names:
             names[-1] = f"{names[-1]} {part + 1}"  # [[site]] is counted from 1
+            continue
+        if part in (FILE, TABLE):
             continue
         section = inner or section
         if part not in section.model_fields or (found is not None and inner is None):
@@ -232,6 +313,11 @@ def _in_words(error: Any, form: type[BaseModel]) -> str:
     return f"{': '.join(names)}={value if isinstance(value, float) else _shown(value)}; {expected}"
 
 
+def _printable(words: str) -> str:
+    """Names in a file may hold line ends and worse; a refusal is one line."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in words)
+
+
 def _shown(value: Any) -> str:
     try:
         return reprlib.repr(value)
@@ -252,7 +338,8 @@ def _clashes(given: Settings) -> Iterator[str]:
     yield from _plan_clashes(given)
     yield from _unit_clashes(given)
     yield from _budget_clashes(given)
-    yield from _data_clashes(given)
+    if given.data is not None:
+        yield from _data_clashes(given.data, [given.model], given.target)
     yield from _site_clashes(given.site or [])
     has_dataset = given.data is not None and given.data.dataset is not None
     for name in ("target", "columns", "facts", "test"):
@@ -319,15 +406,12 @@ def _budget_clashes(given: Settings) -> Iterator[str]:
             yield f"site {entry.name}: ledger with epsilon=inf, which no ledger can pay; leave it out"
 
 
-def _data_clashes(given: Settings) -> Iterator[str]:
-    data = given.data
-    if data is None:
-        return
+def _data_clashes(data: DataEntry, models: Sequence[str], target: str | None) -> Iterator[str]:
     if (data.dataset is None) == (data.file is None):
         both = "both dataset and file" if data.file else "neither dataset nor file"
         yield f"data: {both}; expected one of the two"
-    if data.dataset is not None and given.model == "linear":
-        yield f'data: dataset="{data.dataset}" has two classes; expected model = "logistic" or "probit"'
+    if data.dataset is not None and "linear" in models:
+        yield f'data: dataset="{data.dataset}" has two classes; expected a model "logistic" or "probit"'
     is_group, spread = data.split == "group", f'data: split="{data.split}"'
     if is_group == (data.sites is not None):
         remedy = "the groups say how many there are, so leave it out" if is_group else "expected how many there are"
@@ -341,11 +425,11 @@ def _data_clashes(given: Settings) -> Iterator[str]:
         yield f"{spread} without by; expected the column that says at which site a record is"
     if is_group and data.dataset in ("adult", "abalone"):
         yield f'{spread} of {data.dataset}, which has no groups; expected another split, or dataset = "heart"'
-    if given.model == "linear" and data.split in (*SHARMA, "dirichlet"):
+    if "linear" in models and data.split in (*SHARMA, "dirichlet"):
         yield f"{spread} goes by two classes; expected equal or group for a linear model"
     if data.split in SHARMA and data.sites is not None and data.sites % 2:
         yield f"data: sites={data.sites}; expected an even number for split {data.split}, half of them small"
-    if data.by is not None and data.by == given.target:
+    if data.by is not None and data.by == target:
         yield f"data: by={data.by!r} is the target; expected another column"
 
 
@@ -363,10 +447,40 @@ def _site_clashes(sites: Sequence[SiteEntry]) -> Iterator[str]:
         twice = [value for value in plain if plain.count(value) > 1]
         if twice:
             yield f"two sites have {what}={twice[0]!r}; expected {remedy}"
+    bare = [entry.name for entry in sites if entry.places is None]
+    if 0 < len(bare) < len(sites):
+        yield f"there is no places of site {bare[0]}; expected it in each [[site]], or in none"
     for entry in sites:
-        is_folder = entry.name not in (".", "..") and not any(letter in entry.name for letter in "/\\")
-        if not (is_folder and entry.name.isprintable()):
+        if not can_name_folder(entry.name):
             yield f"site {entry.name!r}; expected a name that can name a folder"
+
+
+def can_name_folder(name: str) -> bool:
+    """Whether a name is that of a folder inside another, wherever it comes from."""
+    return name not in (".", "..") and not any(letter in name for letter in "/\\") and name.isprintable()
+
+
+def _site_file_clashes(given: SiteSettings) -> Iterator[str]:
+    """The same for a site file."""
+    if not can_name_folder(given.name):
+        yield f"name={given.name!r}; expected a name that can name a folder"
+    data = given.data if isinstance(given.data, DataEntry) else None
+    if data is not None:
+        yield from _data_clashes(data, given.limits.models, given.target)
+        names = _site_names(data)
+        if names and given.name not in names:
+            yield f"name={given.name!r} is none of the {len(names)} sites of [data]; expected {names[0]} to {names[-1]}"
+        if given.places is not None:
+            yield "places with [data], whose split says how many there are; leave it out"
+    elif given.places is None:
+        yield f"there is no places; expected {SiteSettings.model_fields['places'].description}"
+    for name in ("target", "columns", "facts"):
+        is_given = getattr(given, name) is not None
+        if data is not None and data.dataset is not None:
+            if is_given:
+                yield f"{name} with a dataset of [data]; expected it for files only, so leave it out"
+        elif not is_given:
+            yield f"there is no {name}; expected {SiteSettings.model_fields[name].description}"
 
 
 # --- A study that was read ---------------------------------------------------------------------------------------
@@ -394,15 +508,36 @@ class Study:
 
     def gather(self) -> "tuple[list[Member], Table | None]":
         """The sites with their records, and the public test set, if there is one. Reads; spends nothing."""
-        self._check_ledgers()
-        given = self.settings
-        if given.data is None:
-            members = self._own_files(given.site or [])
-        elif given.data.dataset is not None:
-            return self._dataset(given.data)
-        else:
-            members = self._one_file(given.data)
+        self._check_ledgers(self.settings.site or [])
+        if self.settings.data is not None:
+            return self._spread_out(self.settings.data)
+        members = self._own_files(self.settings.site or [])
         return members, self._test(members)
+
+    def outline(self) -> "tuple[list[Member], Table | None]":
+        """What `gather` gives, of public facts alone: tables without rows, and the places of each site.
+
+        No file or ledger of a site is opened. Data that are public, as those of [data] must be, are read.
+        """
+        from tacit.study import _capacities
+
+        self._check_ledgers([])
+        if self.settings.data is None:
+            members = self._outlined(self.settings.site or [])
+            return members, self._test(members)
+        members, test = self._spread_out(self.settings.data)
+        places = _capacities([len(member.table.target) for member in members])
+        return [
+            replace(member, table=member.table.without_records(), places=own)
+            for member, own in zip(members, places, strict=True)
+        ], test
+
+    def names(self) -> list[str]:
+        """The sites' names. No site's own file is read; public data are, where only they say the names."""
+        data = self.settings.data
+        if data is None:
+            return [entry.name for entry in self.settings.site or []]
+        return _site_names(data) or [member.name for member in self._spread_out(data)[0]]
 
     def budgets(self) -> list[tuple[float, float]]:
         """(ε, δ) of each site that the file names, or of one that stands for all; nothing is read."""
@@ -437,18 +572,21 @@ class Study:
     def _noted(self) -> dict[str, Any]:
         """What makes this study this one, as JSON gives it back. The test set is left out: it costs nothing."""
         given = self.settings.model_dump(include={"epsilon", "delta", "target", "columns", "data", "site", "ledger"})
+        for entry in given["site"] or ():
+            if entry["places"] is None:  # as in folders that were begun before there were any
+                del entry["places"]
         whole = {**asdict(self.plan), **given, "facts": asdict(self.facts)}
         return json.loads(json.dumps(whole), parse_constant=str)  # JSON has no infinity
 
     def _place(self, name: str) -> Path:
         return self.path.parent / name
 
-    def _check_ledgers(self) -> None:
+    def _check_ledgers(self, sites: Sequence[SiteEntry]) -> None:
         """A ledger that cannot be charged for this study is refused before any other is charged."""
         from tacit.privacy.ledger import Ledger
 
         entries: list[tuple[str, str | None, float | None]] = [("", self.settings.ledger, None)]
-        entries += [(f"site {entry.name}", entry.ledger, entry.delta) for entry in self.settings.site or []]
+        entries += [(f"site {entry.name}", entry.ledger, entry.delta) for entry in sites]
         for place, path, own in entries:
             if path is None:
                 continue
@@ -463,53 +601,37 @@ class Study:
                         f"({self.plan.adjacency}), as the study's"
                     )
 
-    def _members(self, table: "Table", parts: "Sequence[np.ndarray]", names: Sequence[str]) -> "list[Member]":
-        """Sites that share a table, each with the records at its places."""
+    def _spread_out(self, data: DataEntry) -> "tuple[list[Member], Table | None]":
+        """Sites that share the data of [data], and the public test set."""
         from tacit.study import Member
 
-        epsilon, delta = self.settings.epsilon, self.settings.delta
-        assert epsilon is not None
-        assert delta is not None
-        ledger = None if self.settings.ledger is None else self._place(self.settings.ledger)
-        tables = [replace(table, features=table.features[part], target=table.target[part]) for part in parts]
-        return [Member(name, own, epsilon, delta, ledger) for name, own in zip(names, tables, strict=True)]
-
-    def _dataset(self, data: DataEntry) -> "tuple[list[Member], Table]":
-        from tacit.data import datasets
-        from tacit.data.tables import Table
-
+        given = self.settings
         with _at(self.path, "data"):
-            found = {"adult": datasets.adult, "abalone": datasets.abalone, "heart": datasets.heart}[str(data.dataset)]()
-            table = Table.of_dataset(found)
-            parts, names = _spread(data, table, found.groups)
-        test = replace(table, features=found.test_features[:, 1:], target=found.test_target)
-        return self._members(table, parts, names), test
-
-    def _one_file(self, data: DataEntry) -> "list[Member]":
-        from tacit.data.tables import read_frame
-
-        with _at(self.path, "data"):
-            by = {} if data.by is None else {data.by: ()}
-            frame = read_frame(self._place(str(data.file)), self.facts.listed(self.settings.target) | by, "file")
-            groups = None
-            if data.by is not None:
-                if data.by not in frame.columns:
-                    raise ValueError(f"by={data.by!r} is not a column; expected one of the file's")
-                if frame[data.by].isna().any():
-                    raise ValueError(f"by={data.by!r} has missing values; expected a site for each record")
-                groups = frame[data.by].astype(str).to_numpy(object).astype(str)
-                frame = frame.drop(columns=data.by)
-            table = self._table(frame, self.settings.columns)
-            parts, names = _spread(data, table, groups)
-        return self._members(table, parts, names)
+            if data.dataset is not None:
+                spread = _spread_dataset(data)
+            else:
+                spread = _spread_file(
+                    self._place(str(data.file)), data, str(given.target), self.plan.link, given.columns, self.facts
+                )
+        assert given.epsilon is not None
+        assert given.delta is not None
+        members = [
+            Member(name, spread.part(m), given.epsilon, given.delta, self._ledger(given.ledger))
+            for m, name in enumerate(spread.names)
+        ]
+        return members, spread.test if data.dataset is not None else self._test(members)
 
     def _own_files(self, entries: Sequence[SiteEntry]) -> "list[Member]":
         from tacit.data.tables import read_frame
-        from tacit.study import Member
 
         members, columns, given = [], self.settings.columns, self.settings
         for entry in entries:
             with _at(self.path, f"site {entry.name}"):
+                if entry.file is None:
+                    raise ValueError(
+                        "there is no file; expected the name of a CSV or Parquet file of its records, or `tacit serve` "
+                        "for a study over a network"
+                    )
                 frame = read_frame(self._place(entry.file), self.facts.listed(given.target), "file")
                 names = list(map(str, frame.columns))
                 if columns is None:  # the order of the first file is everybody's
@@ -521,14 +643,38 @@ class Study:
                         "list of columns above all tables"
                     )
                 table = self._table(frame, columns)
-            epsilon = given.epsilon if entry.epsilon is None else entry.epsilon
-            delta = given.delta if entry.delta is None else entry.delta
-            assert epsilon is not None
-            assert delta is not None
-            own = entry.ledger or given.ledger
-            ledger = None if own is None else self._place(own)
-            members.append(Member(entry.name, table, epsilon, delta, ledger))
+                _check_places(table, entry.places)
+            members.append(self._member(entry, table, entry.ledger or given.ledger))
         return members
+
+    def _outlined(self, entries: Sequence[SiteEntry]) -> "list[Member]":
+        from tacit.data.tables import Table
+
+        given = self.settings
+        with _at(self.path):
+            if given.columns is None:
+                raise ValueError(
+                    'there is no columns; expected a list of them above all tables, as columns = ["age", "sex"], for '
+                    "a study over a network has no file to take them from"
+                )
+            table = Table.of_facts(str(given.target), self.plan.link, given.columns, self.facts)
+        for entry in entries:
+            if entry.places is None:
+                with _at(self.path, f"site {entry.name}"):
+                    raise ValueError(f"there is no places; expected {SiteEntry.model_fields['places'].description}")
+        return [self._member(entry, table, given.ledger) for entry in entries]
+
+    def _member(self, entry: SiteEntry, table: "Table", ledger: str | None) -> "Member":
+        from tacit.study import Member
+
+        epsilon = self.settings.epsilon if entry.epsilon is None else entry.epsilon
+        delta = self.settings.delta if entry.delta is None else entry.delta
+        assert epsilon is not None
+        assert delta is not None
+        return Member(entry.name, table, epsilon, delta, self._ledger(ledger), places=entry.places)
+
+    def _ledger(self, name: str | None) -> Path | None:
+        return None if name is None else self._place(name)
 
     def _test(self, members: "Sequence[Member]") -> "Table | None":
         """The public test set, encoded as the sites' records are."""
@@ -545,15 +691,156 @@ class Study:
         return test
 
     def _table(self, frame: Any, columns: Sequence[str] | None) -> "Table":
+        return _encoded(frame, str(self.settings.target), self.plan.link, columns, self.facts)
+
+
+def _encoded(frame: Any, target: str, link: str, columns: Sequence[str] | None, facts: "Facts") -> "Table":
+    from tacit.data.tables import Table
+
+    table = Table.of_frame(frame, target, link, columns=columns, facts=facts)
+    ends = zip([table.names[j] for j in table.numbers], table.low[:-1], strict=True)
+    bare = [name for name, low in ends if math.isnan(low)]
+    if bare:
+        raise ValueError(f"column {bare[0]!r} has no bounds; give [low, high] in [facts.bounds], which are public")
+    return table
+
+
+def _check_places(table: "Table", places: int | None) -> None:
+    if places is not None and len(table.target) > places:
+        raise ValueError(f"places={places} and more records; expected a place for each, so raise places")
+
+
+# --- A site file that was read -----------------------------------------------------------------------------------
+
+
+class Unfit(ValueError):
+    """A site cannot take part with its records. The words are for its holder; `public` ones may go to others."""
+
+    def __init__(
+        self, words: str, public: str = "the records do not fit the site's own file; its log says why"
+    ) -> None:
+        super().__init__(words)
+        self.public = public
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """A site file that was read and found sound. `settings` is what it says; `facts` are the site's own."""
+
+    path: Path
+    settings: SiteSettings
+    facts: "Facts"
+
+    @property
+    def kit_folder(self) -> Path:
+        """Where the start-up kit is."""
+        return self.path.parent / self.settings.kit
+
+    @property
+    def state_folder(self) -> Path:
+        """Where the ledger, the answers and the audit log are."""
+        return self.path.parent / self.settings.state
+
+    @cached_property
+    def record_places(self) -> int:
+        """The public number of places for records. The public data of [data] are read for it; a file is not."""
+        from tacit.study import _capacities
+
+        if self.settings.places is not None:
+            return self.settings.places
+        with self._unfit():
+            spread = self._spread(self.settings.columns, self.settings.limits.models[0])
+            return _capacities([len(part) for part in spread.parts])[self._own(spread)]
+
+    def table(self, columns: Sequence[str] | None, target: str | None, link: str) -> "Table":
+        """The records as a study asks for them, encoded by the site's own facts.
+
+        columns, target: what the study names; None is what the file does. An `Unfit` has words for the coordinator,
+        with no value of a record, no number of records and no path in them.
+        """
+        from tacit.data.tables import read_frame
+
+        columns = self._granted(columns, target, link)
+        with self._unfit():
+            if isinstance(self.settings.data, DataEntry):
+                spread = self._spread(columns, link)
+                return spread.part(self._own(spread))
+            facts, target = self._facts(link), str(self.settings.target)
+            frame = read_frame(self.path.parent / self.settings.data, facts.listed(target), "data")
+            found = _encoded(frame, target, link, columns, facts)
+            _check_places(found, self.settings.places)
+            return found
+
+    def check(self) -> None:
+        """An `Unfit` if the records do not fit the file, as a whole.
+
+        Call it before any study is seen: whether they fit tells of records, and must not depend on what is asked.
+        """
+        for link in self.settings.limits.models:
+            self.table(None, None, link)
+
+    def public_table(self, columns: Sequence[str] | None, target: str | None, link: str) -> "Table":
+        """The same without records, none of which is read, except public ones of a data set."""
         from tacit.data.tables import Table
 
-        assert self.settings.target is not None
-        table = Table.of_frame(frame, self.settings.target, self.settings.model, columns=columns, facts=self.facts)
-        ends = zip([table.names[j] for j in table.numbers], table.low[:-1], strict=True)
-        bare = [name for name, low in ends if math.isnan(low)]
-        if bare:
-            raise ValueError(f"column {bare[0]!r} has no bounds; give [low, high] in [facts.bounds], which are public")
-        return table
+        columns = self._granted(columns, target, link)
+        with self._unfit():
+            if columns is None:
+                return self._dataset.table.without_records()
+            return Table.of_facts(str(self.settings.target), link, columns, self._facts(link))
+
+    def _granted(self, columns: Sequence[str] | None, target: str | None, link: str) -> list[str] | None:
+        """The columns for a study, if the site lets it have what it asks for; of a data set, always None for all."""
+        given = self.settings
+        with self._unfit():
+            offered = list(self._dataset.table.names if given.columns is None else given.columns)
+        others = [name for name in columns or () if name not in offered]
+        words = None
+        if link not in given.limits.models:
+            words = f"model={_shown(link)} is none of the site's; expected one of {', '.join(given.limits.models)}"
+        elif target not in (None, given.target):
+            words = f"target={_shown(target)} is not the site's; expected the one that it offers"
+        elif others:
+            words = f"columns name {_shown(others[0])}, which the site does not offer; expected some of its own"
+        elif columns is not None and (not columns or len(set(columns)) < len(columns)):
+            words = "columns are none, or name one twice; expected each once"
+        elif given.columns is None and columns is not None and list(columns) != offered:
+            words = "columns choose among those of a data set; expected all of them, so leave columns out"
+        if words is not None:
+            raise Unfit(f"site={self.path}: {words}", words)
+        if given.columns is None:
+            return None
+        return list(given.columns if columns is None else columns)
+
+    def _facts(self, link: str) -> "Facts":
+        """The site's facts, for one model: the target's classes, or its bounds."""
+        return replace(self.facts, classes=None) if link == "linear" else self.facts
+
+    @contextmanager
+    def _unfit(self) -> Iterator[None]:
+        try:
+            with _at(self.path, what="site"):
+                yield
+        except ValueError as error:
+            raise Unfit(str(error)) from None
+
+    @cached_property
+    def _dataset(self) -> "_Spread":
+        assert isinstance(self.settings.data, DataEntry)
+        return _spread_dataset(self.settings.data)
+
+    def _spread(self, columns: Sequence[str] | None, link: str) -> "_Spread":
+        data = self.settings.data
+        assert isinstance(data, DataEntry)
+        if data.dataset is not None:
+            return self._dataset
+        place, target = self.path.parent / str(data.file), str(self.settings.target)
+        return _spread_file(place, data, target, link, columns, self._facts(link))
+
+    def _own(self, spread: "_Spread") -> int:
+        if self.settings.name not in spread.names:
+            raise ValueError(f"name={self.settings.name!r} is none of the sites of [data]; expected one of its groups")
+        return spread.names.index(self.settings.name)
 
 
 S = TypeVar("S", bound=_Section)
@@ -577,20 +864,138 @@ def _validated(path: Path, what: str, form: type[S]) -> S:
         raise ValueError(f"{what}={path}: {_in_words(first, form)}") from None
 
 
+def read_site(path: Path) -> SiteFile:
+    """The site of a TOML file, checked; its records are not read. A ValueError names the file, the field, a remedy."""
+    from tacit.data.tables import Table
+
+    given = _validated(path, "site", SiteSettings)
+    for words in _site_file_clashes(given):
+        raise ValueError(f"site={path}: {_printable(words)}")
+    with _at(path, what="site"):
+        found = SiteFile(path, given, _facts_of(given.facts, path.parent))
+        for link in given.limits.models if given.columns is not None else ():
+            Table.of_facts(str(given.target), link, given.columns or (), found._facts(link))
+    return found
+
+
+def example_site(study: Study, name: str) -> str:
+    """The text of a site file for one site of a study, to be looked over and edited at the site.
+
+    A ValueError says what the study does not: all that is public about its columns, and a budget.
+    """
+    names = study.names()
+    if name not in names or not can_name_folder(name) or len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"site={name!r} is none that the study can have; expected one of {', '.join(names[:10])}, which can name "
+            "a folder"
+        )
+    given, plan = study.settings, study.plan
+    entry = next((entry for entry in given.site or [] if entry.name == name), None)
+    epsilon = given.epsilon if entry is None or entry.epsilon is None else entry.epsilon
+    if epsilon == math.inf:
+        raise ValueError(f"study={study.path}: epsilon=inf, which no site's ledger can pay; expected a budget")
+    columns, facts = _public_columns(study)
+    top = [
+        ("name", name, "as in its certificate"),
+        ("kit", "kit", "the folder of the start-up kit; paths are relative to this file"),
+        ("state", "state", "the folder of the ledger and of what was answered; never put an older copy back"),
+    ]
+    if entry is not None:
+        top += [("data", entry.file or "records.csv", "the records, CSV or Parquet")]
+    if columns:
+        top += [("target", given.target, ""), ("columns", columns, "what studies may use")]
+    if entry is not None:
+        top += [("places", entry.places or EXAMPLE_PLACES, "public; at least as many as there are records")]
+    limits = [
+        ("epsilon", epsilon, "the budget of these records over all studies, not of this one alone"),
+        ("delta", given.delta if entry is None or entry.delta is None else entry.delta, ""),
+        ("least_noise", LEAST_NOISE, "the least noise multiplier of a single release"),
+        ("models", [plan.link], ""),
+        ("methods", [plan.method], ""),
+        ("unit", plan.unit, "whose the budget is, for good"),
+        ("adjacency", plan.adjacency, ""),
+        ("studies", [plan.name], "left out, any study"),
+        ("most_rounds", plan.rounds, "left out, any number"),
+    ]
+    shares = [
+        ("spent", True, "whether the coordinator is told what was spent"),
+        ("evaluation", True, "whether private scores on held-out records may be asked for"),
+    ]
+    parts = [f"# A site of the study {_toml(plan.name)}. Look it over and edit it; it stays at the site.", ""]
+    parts += [*map(_line, top), "", "[limits]", *map(_line, limits), "", "[shares]", *map(_line, shares)]
+    if given.data is not None:
+        parts += ["", "[data]  # public records, to try the study out: the site has the part with its name"]
+        parts += map(_line, given.data.model_dump(exclude_none=True).items())
+    if columns:
+        parts += ["", "[facts]  # what is public about the columns"]
+        parts += [] if facts.classes is None else [_line(("classes", facts.classes, "the first counts as 0"))]
+        for title, known in (("bounds", facts.bounds), ("categories", facts.categories)):
+            parts += ["", f"[facts.{title}]", *map(_line, known.items())] if known else []
+    return "\n".join(parts) + "\n"
+
+
+def _public_columns(study: Study) -> "tuple[list[str], Facts]":
+    """The columns of a study, none for a data set, and what is public about them, checked to be enough for a site."""
+    from tacit.data.tables import Facts, Table
+
+    given, facts = study.settings, study.facts
+    if given.data is not None and given.data.dataset is not None:
+        return [], facts
+    columns = given.columns
+    if columns is None and given.data is not None:
+        columns = [kind["name"] for kind in study.outline()[0][0].table.schema["columns"]]
+    elif columns is None:
+        columns = [name for name in (*facts.bounds, *facts.categories) if name != given.target]
+    used = {*columns, given.target}
+    bounds = {name: pair for name, pair in facts.bounds.items() if name in used}
+    facts = Facts(bounds, {name: labels for name, labels in facts.categories.items() if name in used}, facts.classes)
+    with _at(study.path):
+        Table.of_facts(str(given.target), study.plan.link, columns, facts)
+    return columns, facts
+
+
+EXAMPLE_PLACES = 1000  # where a study says none
+_COMMENTS = 28  # where comments begin, if there is room
+
+
+def _line(entry: Sequence[Any]) -> str:
+    """A line of TOML: name, value and, if there is one, a comment."""
+    name, value, *comment = entry
+    words = f"{name if re.fullmatch('[A-Za-z0-9_-]+', name) else _toml(name)} = {_toml(value)}"
+    return f"{words:{_COMMENTS}}  # {comment[0]}" if comment and comment[0] else words
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() if value >= 2**63:
+            return hex(value)  # Python writes no integer of 5,000 digits in decimal
+        case str():
+            # JSON's text is TOML's, but for one letter that TOML wants escaped.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)
+
+
+def _facts_of(given: str | dict[str, Any] | None, folder: Path) -> "Facts":
+    from tacit.data.tables import Facts
+
+    if isinstance(given, str):
+        return Facts.read(folder / given, "facts")
+    return Facts() if given is None else Facts.from_dict(given, "facts")
+
+
 def read_study(path: Path) -> Study:
     """The study of a TOML file, checked. A ValueError names the file, the field and a remedy."""
-    from tacit.data.tables import Facts
     from tacit.study import Plan
 
     given = _validated(path, "study", Settings)
     for words in _clashes(given):
-        raise ValueError(f"study={path}: {words}")
+        raise ValueError(f"study={path}: {_printable(words)}")
     with _at(path):
-        facts = Facts()
-        if isinstance(given.facts, str):
-            facts = Facts.read(path.parent / given.facts, "facts")
-        elif given.facts is not None:
-            facts = Facts.from_dict(given.facts, "facts")
+        facts = _facts_of(given.facts, path.parent)
         _check_facts(given, facts)
         settings = ("rounds", "schedule", "dropout", "straggling", "delay", "adjacency", "prior_deviation")
         settings += ("noise_scale", "evaluation", "method", "unit", "noise", "reset", "participation")
@@ -616,6 +1021,58 @@ def _check_facts(given: Settings, facts: "Facts") -> None:
         raise ValueError(f"facts: {len(facts.classes)} classes; expected 2 for a {given.model} model")
 
 
+# --- One data set, spread over sites -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The records of all sites, the places of each site's own among them, the sites' names, and a public test set."""
+
+    table: "Table"
+    parts: "list[np.ndarray]"
+    names: list[str]
+    test: "Table | None" = None
+
+    def part(self, site: int) -> "Table":
+        own = self.parts[site]
+        return replace(self.table, features=self.table.features[own], target=self.table.target[own])
+
+
+def _spread_dataset(data: DataEntry) -> _Spread:
+    from tacit.data import datasets
+    from tacit.data.tables import Table
+
+    found = {"adult": datasets.adult, "abalone": datasets.abalone, "heart": datasets.heart}[str(data.dataset)]()
+    table = Table.of_dataset(found)
+    test = replace(table, features=found.test_features[:, 1:], target=found.test_target)
+    return _Spread(table, *_spread(data, table, found.groups), test)
+
+
+def _spread_file(
+    path: Path, data: DataEntry, target: str, link: str, columns: Sequence[str] | None, facts: "Facts"
+) -> _Spread:
+    from tacit.data.tables import read_frame
+
+    by = {} if data.by is None else {data.by: ()}
+    frame = read_frame(path, facts.listed(target) | by, "file")
+    groups = None
+    if data.by is not None:
+        if data.by not in frame.columns:
+            raise ValueError(f"by={data.by!r} is not a column; expected one of the file's")
+        if frame[data.by].isna().any():
+            raise ValueError(f"by={data.by!r} has missing values; expected a site for each record")
+        groups = frame[data.by].astype(str).to_numpy(object).astype(str)
+        frame = frame.drop(columns=data.by)
+    table = _encoded(frame, target, link, columns, facts)
+    return _Spread(table, *_spread(data, table, groups))
+
+
+def _site_names(data: DataEntry) -> list[str]:
+    """The sites' names, where no record is needed to tell."""
+    count = data.sites or 0
+    return [f"site-{m + 1:0{len(str(count))}d}" for m in range(count)]
+
+
 def _spread(data: DataEntry, table: "Table", groups: Any) -> "tuple[list[np.ndarray], list[str]]":
     """The places of each site's records, and the sites' names."""
     from tacit.data import partition
@@ -635,7 +1092,7 @@ def _spread(data: DataEntry, table: "Table", groups: Any) -> "tuple[list[np.ndar
         except ValueError as error:  # its remedies are arguments that a study file has not
             reason = str(error).rpartition(": ")[0]
             raise ValueError(f"split {data.split} does not fit these records ({reason}); take another split") from None
-    return parts, [f"site-{m + 1:0{len(str(sites))}d}" for m in range(sites)]
+    return parts, _site_names(data)
 
 
 # What a table's refusal calls an option of `tacit fit` is a field of the study file here.
@@ -644,13 +1101,13 @@ _FIELDS = {"categories": "[facts.categories]", "classes": "facts.classes", "colu
 
 
 @contextmanager
-def _at(path: Path, place: str = "") -> Iterator[None]:
+def _at(path: Path, place: str = "", what: str = "study") -> Iterator[None]:
     """Refusals inside begin with the file and the place in it."""
     try:
         yield
     except ValueError as error:
-        words = _OPTIONS.sub(lambda found: _FIELDS[found[1]], str(error)).removesuffix(".")
-        raise ValueError(f"study={path}{', ' if place else ''}{place}: {words}") from None
+        words = _printable(_OPTIONS.sub(lambda found: _FIELDS[found[1]], str(error)).removesuffix("."))
+        raise ValueError(f"{what}={path}{', ' if place else ''}{place}: {words}") from None
 
 
 # --- Tasks to learn a policy on ----------------------------------------------------------------------------------

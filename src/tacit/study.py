@@ -25,14 +25,15 @@ import copy
 import hashlib
 import json
 import math
+import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,8 @@ from jax import Array
 
 from tacit import diagnostics
 from tacit.data.tables import Table
-from tacit.engines import local, schedule
+from tacit.engines import coordinator, local, schedule
+from tacit.engines.coordinator import Courier, Progress
 from tacit.engines.schedule import Step
 from tacit.families import FullGaussian
 from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
@@ -93,6 +95,10 @@ TRUSTED = (
     "publishes, against everybody else, other sites included."
 )
 Observer = Callable[[str, int, int, dict[str, float]], None]  # phase, steps done, steps, ε spent by each site
+Watcher = Callable[[str, int, int, dict[str, float], Progress], None]  # the same, and how far the phase is
+# Bounds on what an honest site can send, which no honest site meets; they keep numbers of others finite.
+DEVIATIONS = 10.0  # of noise, beyond its typical length: once in 10²² draws
+HUGE = 1e15  # where nothing is clipped, or where many steps are taken on the way: far below where sums overflow
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,8 @@ class Member:
     """A site of a study: its records, and what of their budget it spends on this study.
 
     ledger: of the data set, if it has one already, such as from other studies: what is left there must suffice too.
-    Without it the study makes one, with this budget.
+    Without it the study makes one, with this budget. places: the public number of places for records, which all sites
+    give or none.
     """
 
     name: str
@@ -108,6 +115,7 @@ class Member:
     epsilon: float
     delta: float
     ledger: Path | None = None
+    places: int | None = None
 
 
 @dataclass(frozen=True)
@@ -251,7 +259,14 @@ def federate(
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
-        return _Run(Setup(plan, members, capacity), folder, test, insecure_seed, observe).whole()
+        setup = Setup(plan, members, capacity)
+        host = LocalHost(setup, folder, insecure_seed)
+
+        def watch(phase: str, done: int, total: int, spent: dict[str, float], progress: Progress) -> None:
+            del progress
+            observe(phase, done, total, spent)
+
+        return conduct(setup, folder, host, test=test, observe=watch)
 
 
 COORDINATOR = "coordinator"
@@ -267,24 +282,26 @@ def parties(plan: Plan, members: Sequence[Member]) -> list[Member]:
 class Setup:
     """What a study's plan comes to at its sites: algorithms and accesses. Nothing here runs, or reads a record.
 
-    capacity: the places of every site, so that all can be simulated as one program; by their sizes otherwise.
+    capacity: the places of every site, so that all can be simulated as one program; by their own `places`, or by their
+    sizes, otherwise. is_remote: the records of most sites, or of all, are elsewhere, and their tables are empty.
+
+    Parties have numbers, in the order of `parties`. All that is said of them is public, but for `records` and what is
+    made of it (`access`), which is made when it is asked for.
     """
 
-    def __init__(self, plan: Plan, members: Sequence[Member], capacity: int | None = None) -> None:
-        _check(plan, members)
-        self.plan, self.members, self.table = plan, list(members), members[0].table
+    def __init__(
+        self, plan: Plan, members: Sequence[Member], capacity: int | None = None, *, is_remote: bool = False
+    ) -> None:
+        _check(plan, members, is_remote)
+        self.plan, self.members, self.table, self.is_remote = plan, list(members), members[0].table, is_remote
         self.parties = parties(plan, members)
         self.model = model_of(plan.link, self.table, plan.prior_deviation)
         if plan.link == "linear":
             self.model = replace(self.model, noise_scale=plan.noise_scale)
-        sizes = [len(member.table.target) for member in members]
-        self.capacities = _capacities(sizes) if capacity is None else [capacity] * len(sizes)
         is_site = plan.unit == "site"
+        self.has_places = _has_places(members, capacity, is_remote)
+        self.capacities = _places(members, capacity, is_site)
         if is_site:  # one number of places for all: clips rest on it
-            if max(sizes) > max(self.capacities):
-                raise ValueError(
-                    f"capacity={capacity} for {max(sizes)} records of a site; expected room for all of them"
-                )
             self.capacities = [max(self.capacities)] * len(self.parties)
         # Columns whose means and variances are paid for: the published method has public scales alone.
         self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method != "vi" else 0
@@ -292,18 +309,18 @@ class Setup:
         units = len(members) if is_site else sum(self.capacities)
         self.slots = len(members) if plan.is_pooled else 1  # of a party, where units are sampled
         self.typical = math.sqrt(1 + len(self.table.numbers) + self.table.categories)
-        noises = [self._noise(party) for party in self.parties]
+        self._noises = noises = [self._noise(party) for party in self.parties]
         noise = math.sqrt(sum(sigma**2 for sigma in noises) / plan.shares(self.paid)["gradients"])
         columns = len(self.model.prior.precision_mean)
         typical, link = self.typical * math.sqrt(self.most_records), LINKS[plan.link]
         clip = clip_of(typical, noise, units, columns, link.least, link.most)
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
-        self.accesses = self._accesses()
+        self._held: dict[int, Access] = {}
 
-    def reading(self, accesses: Sequence[Access]) -> "Setup":
-        """The same, with other accesses, such as those of an audit."""
+    def reading(self, records: Sequence[Access]) -> "Setup":
+        """The same, with other records, such as those of an audit."""
         found = copy.copy(self)
-        found.accesses = list(accesses)
+        found._held = dict(enumerate(records))
         return found
 
     def _mechanisms(self, sigma: float, clip: float) -> dict[str, Mechanism]:
@@ -352,13 +369,38 @@ class Setup:
             member.epsilon, member.delta, plan=self._event, adjacency=self.plan.adjacency
         ).noise_multiplier
 
-    def _accesses(self) -> list[Access]:
-        """All records of each party, yet without noise: everything below reads them through a mechanism of the plan."""
-        records = [(member.table.features, member.table.target.astype(np.float32)) for member in self.members]
-        pairs = zip([records] if self.plan.is_pooled else [[own] for own in records], self.capacities, strict=True)
-        if self.plan.unit == "site":
-            return [of_sites(party, Exact(), records=places) for party, places in pairs]
-        return [Access.of(party[0], Exact(), capacity=places) for party, places in pairs]
+    def cost(self, party: int) -> Event | None:
+        """What a party's whole part costs; None where it goes on until its ledger refuses."""
+        return None if self.plan.method == "vi" else self._event(self._noises[party])
+
+    # --- Records --------------------------------------------------------------------------------------------------
+
+    def records(self, party: int) -> Access:
+        """All records of a party, yet without noise: everything below reads them through a mechanism of the plan."""
+        if party not in self._held:
+            members = self.members if self.plan.is_pooled else [self.members[party]]
+            held = [(member.table.features, member.table.target.astype(np.float32)) for member in members]
+            places = self.capacities[party]
+            if self.plan.unit == "site":
+                self._held[party] = of_sites(held, Exact(), records=places)
+            else:
+                self._held[party] = Access.of(held[0], Exact(), capacity=places)
+        return self._held[party]
+
+    def access(self, phase: str, party: int, scaling: Scaling | None = None) -> Access:
+        """A party's records as a phase reads them. scaling: that of the study, for all phases but its own."""
+        link, numbers, held = self.plan.link, self.table.numbers, self.records(party)
+        through = self.mechanisms[party]["gradients" if phase == "inference" else phase]
+        if phase == "scaling":
+            return self._parts(held)[0].map(lambda record: measured(link, numbers, record)).through(through)
+        if scaling is None:
+            raise ValueError(f"phase={phase!r} reads records that are scaled; give the scaling of the study")
+        ready = held.map(lambda record: standardise(link, numbers, scaling, record))
+        return self._parts(ready)[phase == "evaluation"].through(through)
+
+    def accesses(self, phase: str, scaling: Scaling | None = None) -> list[Access]:
+        """`access` of all parties."""
+        return [self.access(phase, party, scaling) for party in range(len(self.parties))]
 
     def _parts(self, access: Access) -> tuple[Access, Access]:
         """Records to learn from and records to judge by. Which is which is a matter of their places alone."""
@@ -366,12 +408,12 @@ class Setup:
         judged = jnp.asarray((places % HELD_OUT == HELD_OUT - 1) & bool(self.plan.evaluation))
         return access.only(~judged), access.only(judged)
 
-    def _through(self, kind: str, accesses: Sequence[Access]) -> list[Access]:
-        return [access.through(made[kind]) for access, made in zip(accesses, self.mechanisms, strict=True)]
+    # --- Phases ---------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
         """The schedule. Where sites are asynchronous, the larger ones are slower."""
-        return self.plan.steps_of([len(party.table.target) for party in self.parties])
+        sizes = self.capacities if self.has_places else [len(party.table.target) for party in self.parties]
+        return self.plan.steps_of(sizes)
 
     def messages(self, answers: int) -> int:
         """How many messages of sites so many answers of parties are, in expectation where sites are sampled."""
@@ -382,12 +424,58 @@ class Setup:
         """Public bounds of all columns that are rescaled."""
         return bounds_of(self.table, len(self.table.numbers) + (self.plan.link == "linear"))
 
-    def scaling(self) -> tuple[list[Moments], list[Access]]:
-        """The round that releases means and variances, for each site."""
-        link, numbers = self.plan.link, self.table.numbers
-        learn = [self._parts(access)[0].map(lambda record: measured(link, numbers, record)) for access in self.accesses]
-        algorithms = [Moments(self.bounds(), made["scaling"].deviation) for made in self.mechanisms]
-        return algorithms, self._through("scaling", learn)
+    def algorithm(self, phase: str, party: int) -> Any:
+        """What a party runs in a phase."""
+        if phase == "scaling":
+            return Moments(self.bounds(), self.mechanisms[party]["scaling"].deviation)
+        return self.evaluation() if phase == "evaluation" else self._algorithm(self.mechanisms[party])
+
+    def most_updates(self, phase: str) -> int | None:
+        """How many updates a site makes in a phase; None where its ledger alone says when to end."""
+        if phase != "inference":
+            return 1
+        return None if self.plan.method == "vi" and not self.is_remote else self.plan.rounds
+
+    def answer_shape(self, phase: str) -> Any:
+        """Of what a party sends, as `jax.ShapeDtypeStruct`s."""
+        algorithm = self.algorithm(phase, 0)
+        return jax.eval_shape(algorithm.answer, jax.eval_shape(algorithm.site_init))
+
+    def limits(self, phase: str) -> list[Any]:
+        """For each party, the largest norm that each array of an honest answer can have.
+
+        A sum over n units that are clipped has norm nC at most, and its noise √d of its deviations, for d numbers, and
+        hardly ten more. A factor is an average of sums (g + Hm, H), and q's mean m moves by `REACH` at most whenever
+        something has arrived. Twice that leaves room for rounding.
+        """
+        shape = self.answer_shape(phase)
+        leaves, form = jax.tree.flatten(shape)
+        found = []
+        for made, places in zip(self.mechanisms, self.capacities, strict=True):
+            units = self.slots if self.plan.unit == "site" else places
+            if self.plan.method == "vi" or any(isinstance(one, Exact) for one in made.values()):
+                bounds = [HUGE] * len(leaves)  # many steps, of which each depends on the one before; or no clip
+            elif phase != "inference":
+                bounds = [_largest(made[phase], units, sum(leaf.size for leaf in leaves))] * len(leaves)
+            else:
+                bounds = self._factor_limits(made, units)
+            found.append(jax.tree.unflatten(form, [min(HUGE, 2 * bound) for bound in bounds]))
+        return found
+
+    def _factor_limits(self, made: dict[str, Mechanism], units: int) -> list[float]:
+        """Of precision times mean, and of the precision."""
+        plan, size = self.plan, len(self.model.prior.precision_mean)
+        slope, bend = self._units() if plan.unit == "record" else (1.0, 1.0)
+        gradient = slope * _largest(made["gradients"], units, size)
+        curvature = bend * _largest(made["curvature"], units, size**2)
+        mean = REACH * len(self.parties) * (plan.rounds + 1)
+        # Where a sum is of changes and not of factors, they add up.
+        walks = plan.rounds if plan.unit == "site" and plan.noise == "central" else 1
+        return [walks * (gradient + curvature * mean), walks * curvature]
+
+    def scaling(self) -> list[Moments]:
+        """The round that releases means and variances, for each party."""
+        return [self.algorithm("scaling", party) for party in range(len(self.parties))]
 
     def scaled(self, algorithms: Sequence[Moments], state: Any) -> Scaling:
         """What that round has found."""
@@ -400,13 +488,9 @@ class Setup:
         bounds = self.bounds()
         return Scaling(bounds, (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2)
 
-    def inference(self, scaling: Scaling) -> tuple[list[PVI], list[Access], list[Access]]:
-        """The algorithm with each site's noise, its records to learn from, and those that it holds out."""
-        link, numbers = self.plan.link, self.table.numbers
-        ready = [access.map(lambda record: standardise(link, numbers, scaling, record)) for access in self.accesses]
-        learn, judged = zip(*(self._parts(access) for access in ready), strict=True)
-        algorithms = [self._algorithm(made) for made in self.mechanisms]
-        return algorithms, self._through("gradients", learn), list(judged)
+    def inference(self) -> list[PVI]:
+        """The algorithm with each party's noise; any of them is the coordinator's."""
+        return [self.algorithm("inference", party) for party in range(len(self.parties))]
 
     def _algorithm(self, mechanisms: dict[str, Mechanism]) -> PVI:
         """The coordinator's is that of any site: they differ in what a site adds in noise."""
@@ -443,11 +527,14 @@ class Setup:
             return Central(prior, self.model, solvers, kinds, damping, noise, **more)
         return PVI(prior, self.model, solvers, kinds, damping, noise)
 
-    def evaluation(self, found: Any, judged: Sequence[Access]) -> tuple[Evaluation, list[Access], float]:
-        """The round that releases scores, and the deviation of the noise on their sum."""
-        q = FullGaussian.of(*found) if isinstance(found, tuple) else found
-        noise = math.sqrt(sum(made["evaluation"].deviation ** 2 for made in self.mechanisms))
-        return Evaluation(q, self.model), self._through("evaluation", judged), noise
+    def evaluation(self, found: Any = None) -> Evaluation:
+        """The round that releases scores. A site needs no posterior for it: it judges the one that it is sent."""
+        found = self.model.prior.full() if found is None else found
+        return Evaluation(FullGaussian.of(*found) if isinstance(found, tuple) else found, self.model)
+
+    def evaluation_noise(self) -> float:
+        """The deviation of the noise on the sum of all scores."""
+        return math.sqrt(sum(made["evaluation"].deviation ** 2 for made in self.mechanisms))
 
     def posterior(self, found: Any, scaling: Scaling, common: dict[str, Any] | None = None) -> Posterior:
         """In the units of the data. common: its statement."""
@@ -485,14 +572,14 @@ def simulate(
     scaling_key, key = jax.random.split(key)
     sites = len(setup.parties)
     if setup.paid:
-        algorithms, accesses = setup.scaling()
+        moments, accesses = setup.scaling(), setup.accesses("scaling")
         state, _ = local.simulate(
-            algorithms[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(sites, 1)
+            moments[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(sites, 1)
         )
-        scaling = setup.scaled(algorithms, state)
+        scaling = setup.scaled(moments, state)
     else:
         scaling = setup.public_scaling()
-    algorithms, accesses, _ = setup.inference(scaling)
+    algorithms, accesses = setup.inference(), setup.accesses("inference", scaling)
     steps = setup.steps() if steps is None else steps
     _, states = local.simulate(algorithms[0], unledgered, key, local.stacked(accesses), steps, _kept)
     made = np.cumsum([setup.messages(len(step.arrived)) for step in steps])
@@ -514,45 +601,244 @@ def _kept(state: Any) -> Any:
     return replace(state, factors=())
 
 
-class _Run:
-    """One process's work on a study in a folder. Sites and coordinator keep to their own files there."""
+# --- Who conducts a study, and who hosts its sites ----------------------------------------------------------------
+
+
+class Host(Protocol):
+    """Where the parties of a study are.
+
+    is_remote: they are elsewhere, and answer when they are ready. forgives: those that refused in an earlier sitting
+    are asked again, once those who run them may have mended what was wrong.
+    """
+
+    is_remote: bool
+    forgives: bool
+
+    def last_rounds(self, phase: str) -> dict[int, int]:
+        """The last round that each party says it answered, by number; -1 for none. Empty where none can know better."""
+        ...
+
+    def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
+        """A courier to all parties for one phase. study: the name it is charged under; scaling: what it reads by."""
+        ...
+
+    def spent(self) -> dict[str, float]:
+        """ε that each party has spent, by name, as far as that is known."""
+        ...
+
+    def updates(self) -> dict[str, int]:
+        """How many updates of inference each party has made, by name."""
+        ...
+
+    def statements(self) -> dict[str, Statement]:
+        """What each party is promised, by name."""
+        ...
+
+
+def conduct(
+    setup: Setup,
+    folder: Path,
+    host: Host,
+    *,
+    test: Table | None = None,
+    observe: Watcher = lambda phase, done, total, spent, progress: None,
+    withdrawn: Callable[[], Collection[int]] = lambda: (),
+) -> Federation:
+    """All phases of a study, each from where it was left in `folder`: the coordinator's part, which sees no record.
+
+    withdrawn: the numbers of parties that have withdrawn by now. The factor of such a one is divided out of q, and it
+    is not asked any more. What it told of locations and scales stays, once others read their records by them.
+    """
+    return _Conduct(setup, folder, host, test, observe, withdrawn).whole()
+
+
+def name_of(setup: Setup) -> str:
+    """The name under which a study is charged: other plans, columns, budgets or places have other names."""
+    return f"{setup.plan.name}-{_mark(setup)[:12]}"
+
+
+def _mark(setup: Setup) -> str:
+    table = setup.table
+    facts = [table.names, table.numbers, table.low.tolist(), table.high.tolist(), table.classes]
+    budgets = [(member.name, member.epsilon, member.delta) for member in setup.members]
+    plain = json.dumps([asdict(setup.plan), facts, budgets, setup.capacities], sort_keys=True, default=str)
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _claim(setup: Setup, folder: Path) -> None:
+    """Refuse a folder with another study in it."""
+    place, mark = folder / "study.json", _mark(setup)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            if json.loads(place.read_text(encoding="utf-8")).get("plan") != mark:
+                raise ValueError(
+                    f"out={folder} holds a study with another plan, whose budget is spent; take a new folder"
+                )
+        elif any([*folder.glob("sites/*/ledger.sqlite"), *folder.glob(f"{COORDINATOR}/ledger.sqlite")]):
+            raise ValueError(f"out={folder} holds ledgers and no study.json; take a new folder")
+        else:
+            place.write_text(json.dumps({"plan": mark}) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"out={folder}: {error.strerror}; expected a folder that can be written to") from None
+
+
+class _Conduct:
+    """The coordinator's work on a study in a folder. It knows parties by number and name, and what they send."""
 
     def __init__(
-        self, setup: Setup, folder: Path, test: Table | None, insecure_seed: int | None, observe: Observer
+        self,
+        setup: Setup,
+        folder: Path,
+        host: Host,
+        test: Table | None,
+        observe: Watcher,
+        withdrawn: Callable[[], Collection[int]],
     ) -> None:
-        self.setup, self.folder, self.test, self.observe = setup, folder, test, observe
+        self.setup, self.folder, self.host = setup, folder, host
+        self.test, self.observe, self.withdrawn = test, observe, withdrawn
+        _claim(setup, folder)
+        self.name = name_of(setup)
+        self.refusals: dict[str, str] = {}  # the last of each party
+
+    def _phase(
+        self,
+        phase: str,
+        algorithm: Any,
+        steps: list[Step] | None,
+        scaling: Scaling | None,
+        judge: Callable[[Progress, int], None] = lambda now, done: None,
+    ) -> Progress:
+        """Run one phase, from where it was left. steps: its schedule; None for sites that answer when they like."""
+        sites, study = len(self.setup.parties), f"{self.name}/{phase}"
+        place, updates = self._place(phase), self.setup.plan.rounds
+        courier = self.host.open(phase, study, scaling)
+        stored = place.read_bytes() if place.exists() else None
+        state = algorithm.coordinator_init(sites)
+        progress = Progress(state) if stored is None else Progress.from_bytes(stored, algorithm, sites)
+        total = sites * updates if steps is None else len(steps)
+        coordinator.catch_up(progress, self.host.last_rounds(phase), total, is_free=steps is None)
+        progress.away.clear()  # that was in an earlier sitting
+        if self.host.forgives:
+            progress.refused = {j: why for j, why in progress.refused.items() if why == coordinator.WITHDRAWN}
+
+        def after(now: Progress) -> None:
+            done = now.communications if steps is None else now.position
+            if self.host.is_remote and coordinator.is_deserted(now, sites):  # the step that is over is not stored
+                self.observe(phase, done - (steps is not None), total, self.host.spent(), now)
+                raise coordinator.Deserted
+            judge(now, done)
+            _replace(place, now.to_bytes())
+            self.observe(phase, done, total, self.host.spent(), now)
+
+        more: dict[str, Any] = {"limits": self.setup.limits(phase), "progress": progress, "observe": after}
+        if phase != "scaling" or stored is None:  # a scaling that was found is part of the plan, and stays
+            more["withdrawn"] = self.withdrawn
+        if steps is None:
+            done = coordinator.run_free(algorithm, courier, sites, updates, study, **more)
+        else:
+            done = coordinator.run(algorithm, courier, sites, steps, study, **more)
+        self._remember(done)
+        if self.host.is_remote and not done.communications:  # nothing was learned, so it can begin anew
+            place.unlink(missing_ok=True)
+            reasons = done.missed | done.away | done.refused
+            words = "; ".join(f"{self.setup.parties[j].name}: {why}" for j, why in list(reasons.items())[:5])
+            raise ValueError(f"no site took part ({words})")
+        return done
+
+    def _place(self, phase: str) -> Path:
+        return self.folder / f"{phase}.progress"
+
+    def _remember(self, done: Progress) -> None:
+        reasons = done.missed | done.away | done.refused
+        self.refusals |= {self.setup.parties[j].name: why for j, why in reasons.items()}
+
+    def whole(self) -> Federation:
+        """All phases, each from where it was left."""
+        setup, everybody = self.setup, schedule.synchronous(len(self.setup.parties), 1)
+        scaling = setup.public_scaling()
+        if setup.paid:
+            moments = setup.scaling()
+            scaling = setup.scaled(moments, self._phase("scaling", moments[0], everybody, None).state)
+        algorithm = setup.algorithm("inference", 0)
+        history = _History(self.folder / "history.json")
+
+        def judge(now: Progress, done: int) -> None:
+            if done == 0:
+                return
+            state, _ = coordinator.settle(algorithm, now.state)
+            row = {
+                "round": done,
+                "communications": setup.messages(now.communications),
+                "factor_gap": _gap(algorithm, state),
+            }
+            if self.test is not None:
+                row |= scores(setup.posterior(algorithm.posterior(state), scaling), self.test)
+            history.add(row)
+
+        is_free = setup.plan.schedule == "asynchronous" and self.host.is_remote
+        done = self._phase("inference", algorithm, None if is_free else setup.steps(), scaling, judge)
+        released = None
+        if setup.plan.evaluation:
+            judged = setup.evaluation(algorithm.posterior(done.state))
+            scored = self._phase("evaluation", judged, everybody, scaling)
+            released = summary(np.asarray(scored.state).sum(axis=0), setup.evaluation_noise())
+            if coordinator.let_go(algorithm, done, self.withdrawn()):
+                done.state, _ = coordinator.settle(algorithm, done.state)
+                _replace(self._place("inference"), done.to_bytes())
+                self._remember(done)
+        return self._found(done, algorithm.posterior(done.state), scaling, history, released)
+
+    def _found(
+        self, done: Progress, found: Any, scaling: Scaling, history: "_History", released: dict[str, Any] | None
+    ) -> Federation:
+        setup, statements = self.setup, self.host.statements()
+        posterior = setup.posterior(found, scaling, _words(statements))
+        spent, updates = self.host.spent(), self.host.updates()
+        rows = [
+            {
+                "name": party.name,
+                "epsilon": _finite(party.epsilon),
+                "delta": party.delta,
+                "spent": _finite(spent.get(party.name, math.nan)),
+                "updates": updates.get(party.name, 0),
+                "refused": self.refusals.get(party.name),
+            }
+            for party in setup.parties
+        ]
+        tested = None if self.test is None else scores(posterior, self.test)
+        messages = setup.messages(done.communications)
+        texts = {name: statement.text() for name, statement in statements.items()}
+        return Federation(posterior, rows, history.rows, messages, tested, released, texts, len(setup.members))
+
+
+class LocalHost:
+    """All parties in this process. Each keeps to its own folder, with its ledger and its stores."""
+
+    is_remote = False
+    forgives = False
+
+    def __init__(self, setup: Setup, folder: Path, insecure_seed: int | None = None) -> None:
+        self.setup, self.folder = setup, folder
         self.seeded = insecure_seed is not None
         self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
-        self.name = self._prepare_folder()
-        self.ledgers = [self._ledger(party) for party in setup.parties]
-        self.refusals: dict[str, str] = {}  # the last of each site
-
-    # --- Folders --------------------------------------------------------------------------------------------------
-
-    def _prepare_folder(self) -> str:
-        """Refuse a folder with another study in it; the name under which this one is charged."""
-        setup, table = self.setup, self.setup.table
-        facts = [table.names, table.numbers, table.low.tolist(), table.high.tolist(), table.classes]
-        budgets = [(member.name, member.epsilon, member.delta) for member in setup.members]
-        plain = json.dumps([asdict(setup.plan), facts, budgets, setup.capacities], sort_keys=True, default=str)
-        mark = hashlib.sha256(plain.encode()).hexdigest()
-        place = self.folder / "study.json"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if place.exists():
-                if json.loads(place.read_text(encoding="utf-8")).get("plan") != mark:
-                    raise ValueError(
-                        f"out={self.folder} holds a study with another plan, whose budget is spent; take a new folder"
-                    )
-            elif any([*self.folder.glob("sites/*/ledger.sqlite"), *self.folder.glob(f"{COORDINATOR}/ledger.sqlite")]):
-                raise ValueError(f"out={self.folder} holds ledgers and no study.json; take a new folder")
-            else:
-                place.write_text(json.dumps({"plan": mark}) + "\n", encoding="utf-8")
+        _claim(setup, folder)
+        with _writing(folder):
             for party in setup.parties:
                 self._own(party).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"out={self.folder}: {error.strerror}; expected a folder that can be written to") from None
-        return f"{setup.plan.name}-{mark[:12]}"
+        self.ledgers = [self._ledger(party) for party in setup.parties]
+        self.sites: dict[str, list[Site]] = {}  # by phase
+
+    def last_rounds(self, phase: str) -> dict[int, int]:
+        """None: one folder holds what the coordinator and the parties know."""
+        del phase
+        return {}
 
     def _own(self, party: Member) -> Path:
         """The folder of a party."""
@@ -573,92 +859,39 @@ class _Run:
         budget: dict[str, Any] = {"epsilon": member.epsilon, "delta": member.delta}
         return Ledger.create(path, data_set=member.name, unit=plan.unit, adjacency=plan.adjacency, **budget)
 
-    def _spent(self) -> dict[str, float]:
-        """ε that each site has spent, by its own ledger."""
+    def open(self, phase: str, study: str, scaling: Scaling | None) -> local.Direct:
+        """Sites for one phase. Its name in ledgers and keys, and its stores, are its own."""
+        setup = self.setup
+        sites = [
+            Site(
+                party.name,
+                study,
+                setup.algorithm(phase, place),
+                setup.access(phase, place, scaling),
+                self.key,
+                ledger,
+                self._own(party) / f"{phase}.store",
+                setup.most_updates(phase),
+            )
+            for place, (party, ledger) in enumerate(zip(setup.parties, self.ledgers, strict=True))
+        ]
+        self.sites[phase] = sites
+        return local.Direct(sites)
+
+    def spent(self) -> dict[str, float]:
+        """ε that each party has spent, by its own ledger."""
         pairs = zip(self.setup.parties, self.ledgers, strict=True)
         return {member.name: math.inf if ledger is None else ledger.spent() for member, ledger in pairs}
 
-    # --- Phases ---------------------------------------------------------------------------------------------------
+    def updates(self) -> dict[str, int]:
+        """How many updates of inference each party has made."""
+        return {site.name: site.updates for site in self.sites.get("inference", [])}
 
-    def _phase(
-        self,
-        phase: str,
-        algorithms: Sequence[Any],
-        accesses: Sequence[Access],
-        steps: list[Step],
-        observe: Callable[[local.Progress], None] = lambda now: None,
-    ) -> tuple[local.Progress, list[Site]]:
-        """Run one phase, from where it was left. Its name in ledgers and keys, and its stores, are its own."""
-        study, place = f"{self.name}/{phase}", self.folder / f"{phase}.progress"
-        folders = [self._own(party) for party in self.setup.parties]
-        sites = [
-            Site(member.name, study, algorithm, access, self.key, ledger, folder / f"{phase}.store")
-            for member, ledger, folder, algorithm, access in zip(
-                self.setup.parties, self.ledgers, folders, algorithms, accesses, strict=True
-            )
-        ]
-
-        def after(now: local.Progress) -> None:
-            observe(now)
-            _replace(place, now.to_bytes())
-            self.observe(phase, now.position, len(steps), self._spent())
-
-        stored = place.read_bytes() if place.exists() else None
-        progress = None if stored is None else local.Progress.from_bytes(stored, algorithms[0], len(sites))
-        done = local.run(algorithms[0], sites, steps, study, progress=progress, observe=after)
-        self.refusals |= {self.setup.parties[j].name: why for j, why in (done.missed | done.refused).items()}
-        return done, sites
-
-    def whole(self) -> Federation:
-        """All phases, each from where it was left."""
-        setup, everybody = self.setup, schedule.synchronous(len(self.setup.parties), 1)
-        scaling = setup.public_scaling()
-        if setup.paid:
-            algorithms, accesses = setup.scaling()
-            scaling = setup.scaled(algorithms, self._phase("scaling", algorithms, accesses, everybody)[0].state)
-        algorithms, accesses, judged = setup.inference(scaling)
-        history = _History(self.folder / "history.json")
-
-        def judge(now: local.Progress) -> None:
-            state, _ = local.settle(algorithms[0], now.state)
-            row = {
-                "round": now.position,
-                "communications": setup.messages(now.communications),
-                "factor_gap": _gap(algorithms[0], state),
-            }
-            if self.test is not None:
-                row |= scores(setup.posterior(algorithms[0].posterior(state), scaling), self.test)
-            history.add(row)
-
-        steps = setup.steps()
-        done, sites = self._phase("inference", algorithms, accesses, steps, judge)
-        found, released = algorithms[0].posterior(done.state), None
-        if setup.plan.evaluation:
-            algorithm, through, noise = setup.evaluation(found, judged)
-            scored, _ = self._phase("evaluation", [algorithm] * len(through), through, everybody)
-            released = summary(np.asarray(scored.state).sum(axis=0), noise)
-        statements = self._statements()
-        posterior = setup.posterior(found, scaling, _words(statements))
-        rows = [
-            {
-                "name": member.name,
-                "epsilon": _finite(member.epsilon),
-                "delta": member.delta,
-                "spent": _finite(spent),
-                "updates": site.updates,
-                "refused": self.refusals.get(member.name),
-            }
-            for member, site, spent in zip(setup.parties, sites, self._spent().values(), strict=True)
-        ]
-        tested = None if self.test is None else scores(posterior, self.test)
-        messages = setup.messages(done.communications)
-        texts = {name: statement.text() for name, statement in statements.items()}
-        return Federation(posterior, rows, history.rows, messages, tested, released, texts, len(setup.members))
-
-    def _statements(self) -> dict[str, Statement]:
+    def statements(self) -> dict[str, Statement]:
         """What each site is promised: the events of its ledger."""
         found, setup = {}, self.setup
         timing = ("How often a site answers follows from its number of records, which is then public.",)
+        timing = ("How often a site answers follows from its number of places.",) if setup.has_places else timing
         paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
         for member, ledger, capacity in zip(setup.parties, self.ledgers, setup.capacities, strict=True):
             entries = () if ledger is None else ledger.entries()
@@ -666,7 +899,8 @@ class _Run:
             event = NonPrivate() if ledger is None else compose(*(Repeated(e, n) for e, n in counts.items()))
             # Also what an earlier process did, before this one went on without a seed.
             seeded = self.seeded or any(entry.note == SEEDED for entry in entries)
-            places = f"at {member.name}, {capacity}, is public: that of the largest site of about its size."
+            origin = "as the plan gives it" if setup.has_places else "that of the largest site of about its size"
+            places = f"at {member.name}, {capacity}, is public: {origin}."
             if setup.plan.unit == "site":
                 places = f"of a site, {capacity}, is public: that of the largest one. So is the number of sites."
             notes = (
@@ -686,6 +920,8 @@ class _Run:
 
 def _words(statements: dict[str, Statement]) -> dict[str, Any]:
     """The weakest site's statement stands in front; all of them are there."""
+    if not statements:
+        return {}
     worst = max(statements.values(), key=lambda statement: statement.epsilon)
     sites = {name: statement.to_dict() for name, statement in statements.items()}
     text = "\n".join(f"{name}\n{'-' * len(name)}\n{found.text()}" for name, found in statements.items())
@@ -713,7 +949,7 @@ class _History:
         _replace(self.path, json.dumps(self.rows).encode())
 
 
-def _check(plan: Plan, members: Sequence[Member]) -> None:
+def _check(plan: Plan, members: Sequence[Member], is_remote: bool) -> None:
     if not members:
         raise ValueError("a study without sites; expected at least one")
     names = [member.name for member in members]
@@ -740,7 +976,7 @@ def _check(plan: Plan, members: Sequence[Member]) -> None:
             raise ValueError("sites have different budgets and one noise is added for all; give all the same")
         if len({member.ledger for member in members}) > 1:
             raise ValueError("sites have ledgers of their own, and the coordinator's is charged; give all the same one")
-    if plan.unit == "site" and any(len(member.table.target) == 0 for member in members):
+    if plan.unit == "site" and not is_remote and any(len(member.table.target) == 0 for member in members):
         raise ValueError("a site has no records, and is the unit of privacy; leave it out")
     private = [math.isfinite(member.epsilon) for member in members]
     if any(private) and not all(private):
@@ -754,6 +990,49 @@ def _check(plan: Plan, members: Sequence[Member]) -> None:
 def _adagrad(learning_rate: float) -> Any:
     """One object for one rate: compiled functions know optimisers by identity."""
     return optax.adagrad(learning_rate)
+
+
+def _has_places(members: Sequence[Member], capacity: int | None, is_remote: bool) -> bool:
+    """Whether sites say how many places for records they have."""
+    given = [member.places is not None for member in members]
+    if any(given) and not all(given):
+        name = next(member.name for member in members if member.places is None)
+        raise ValueError(f"{name} has no number of places and others have one; give places= of all sites, or of none")
+    if any(given) and capacity is not None:
+        raise ValueError(f"capacity={capacity} for sites that have places= of their own; leave one of them out")
+    if is_remote and not any(given):
+        raise ValueError("sites elsewhere without places=; give the public number of places for records of each")
+    return all(given)
+
+
+def _places(members: Sequence[Member], capacity: int | None, is_site: bool) -> list[int]:
+    """The public number of places for records at each site, with room for all of them."""
+    sizes = [len(member.table.target) for member in members]
+    given = [member.places for member in members if member.places is not None]
+    if given:
+        for member, size, places in zip(members, sizes, given, strict=True):
+            if places < 1:
+                raise ValueError(f"places={places} of {member.name}; expected a whole number of at least 1")
+            if size > places:  # how many records there are is nobody's business
+                raise ValueError(
+                    f"{member.name} has more records than its places={places}; raise places, or leave records out"
+                )
+        return given
+    if capacity is None:
+        return _capacities(sizes)
+    if is_site and max(sizes) > capacity:
+        raise ValueError(f"capacity={capacity} for {max(sizes)} records of a site; expected room for all of them")
+    for size in sizes:
+        if capacity < max(1, size):
+            raise ValueError(f"capacity={capacity} for {size} units; expected room for all of them, and at least 1")
+    return [capacity] * len(sizes)
+
+
+def _largest(mechanism: Mechanism, units: int, numbers: int) -> float:
+    """The largest norm of a sum of so many numbers over so many units; by far, for its noise."""
+    assert isinstance(mechanism, SubsampledGaussian)
+    parts = zip(mechanism.clips, mechanism.sampling_rates, strict=True)
+    return max(units * clip / rate for clip, rate in parts) + mechanism.deviation * (math.sqrt(numbers) + DEVIATIONS)
 
 
 def _capacities(sizes: list[int]) -> list[int]:
@@ -770,7 +1049,10 @@ def _finite(number: float) -> float | None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """All or nothing: a reader finds the old file or the new one."""
+    """All or nothing, after a loss of power too: a reader finds the old file or the new one."""
     new = path.with_name(path.name + ".new")
-    new.write_bytes(data)
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     new.replace(path)

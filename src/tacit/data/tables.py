@@ -122,10 +122,10 @@ class Table:
     ) -> "Table":
         """A table from a pandas frame, for a regression of the kind `model`.
 
-        Numbers stay numbers, a column of True and False is an indicator, and a column with public categories becomes
-        one indicator, "column=category", for each but the first, which the others are compared with. Text without
-        public categories is refused. unit: the column that says whose record it is; no feature. columns: the features;
-        all others by default.
+        Numbers stay numbers, a column of True and False without bounds is an indicator, and a column with public
+        categories becomes one indicator, "column=category", for each but the first, which the others are compared with.
+        Text without public categories is refused. unit: the column that says whose record it is; no feature. columns:
+        the features; all others by default.
 
         >>> import pandas
         >>> frame = pandas.DataFrame({"age": [31.0, 58.0], "sex": ["F", "M"], "ill": ["no", "yes"]})
@@ -142,25 +142,76 @@ class Table:
         kinds = _kinds(frame, names, facts)
         _refuse_unlabelled(frame, [*facts.listed(target), *([] if unit is None else [unit])])
         y, classes = _target(frame[target], target, model, facts.classes)
-        features, encoded, indicators = _encode(frame, kinds, "give them with --categories, or recode them")
-        bounds = {kind["name"]: tuple(kind["bounds"]) for kind in kinds if kind.get("bounds")}
-        schema = {"columns": kinds, "target": target, "classes": None if classes is None else list(classes)}
-        table = cls.of(
+        features = _encode(frame, kinds, "give them with --categories, or recode them")
+        groups = None if unit is None else frame[unit].factorize()[0]
+        table = cls._of_kinds(features, y, kinds, target, classes, facts, groups)
+        return replace(table, remarks=_remarks(frame, names, target))
+
+    @classmethod
+    def of_facts(cls, target: str, model: str, columns: Sequence[str], facts: "Facts") -> "Table":
+        """The table without records that `of_frame` makes of any file with these columns, from public facts alone.
+
+        The facts must say all: bounds or categories of every column, and the classes (or the bounds) of the target.
+
+        >>> facts = Facts({"age": (0.0, 110.0)}, {"sex": ("F", "M")}, ("no", "yes"))
+        >>> table = Table.of_facts("ill", "logistic", ["age", "sex"], facts)
+        >>> table.names, table.features.shape
+        (('age', 'sex=M'), (0, 2))
+        """
+        there = list(dict.fromkeys([*columns, *facts.bounds, *facts.categories, target]))
+        names = _features(there, target, None, columns, facts)
+        known = {name: _kind(name, facts) for name in names}
+        bare = [name for name, kind in known.items() if kind is None]
+        if bare:
+            raise ValueError(
+                f"column {bare[0]!r} has neither bounds nor categories; give [low, high] in [facts.bounds], or a list "
+                "in [facts.categories], which are public"
+            )
+        _check_classes(target, model, facts.classes)
+        is_number = model in _NUMERIC
+        if is_number and target not in facts.bounds:
+            raise ValueError(f"target {target!r} has no bounds; give [low, high] in [facts.bounds], which are public")
+        if not is_number and facts.classes is None:
+            raise ValueError(
+                f"target {target!r} has no classes; give its two labels as facts.classes, first the one that counts "
+                "as 0"
+            )
+        kinds = [kind for kind in known.values() if kind is not None]
+        none = np.zeros((0, len(_encoded(kinds)[0])), np.float32)
+        return cls._of_kinds(none, np.zeros(0, np.float32), kinds, target, facts.classes, facts)
+
+    @classmethod
+    def _of_kinds(
+        cls,
+        features: np.ndarray,
+        y: np.ndarray,
+        kinds: list[dict[str, Any]],
+        target: str,
+        classes: tuple[Any, ...] | None,
+        facts: "Facts",
+        groups: Any = None,
+    ) -> "Table":
+        """Records that were encoded by `kinds`."""
+        names, indicators = _encoded(kinds)
+        return cls.of(
             features,
             y,
-            names=encoded,
+            names=names,
             indicators=indicators,
-            bounds=bounds,
+            bounds={kind["name"]: tuple(kind["bounds"]) for kind in kinds if kind.get("bounds")},
             target_bounds=facts.bounds.get(target) if classes is None else None,
             classes=classes,
-            groups=None if unit is None else frame[unit].factorize()[0],
+            groups=groups,
             notes=(
                 "The columns, their kinds and their categories are treated as public, and so is that every record has "
                 "a finite value or a listed category in each.",
             ),
-            schema=schema,
+            schema={"columns": kinds, "target": target, "classes": None if classes is None else list(classes)},
         )
-        return replace(table, remarks=_remarks(frame, names, target))
+
+    def without_records(self) -> "Table":
+        """What is public about the table: the same columns and no rows."""
+        return replace(self, features=self.features[:0], target=self.target[:0], groups=None, remarks=())
 
     @property
     def categories(self) -> int:
@@ -410,7 +461,7 @@ def encode(frame: Any, schema: Mapping[str, Any]) -> np.ndarray:
     text = [kind["name"] for kind in kinds if kind["kind"] != "category" and not _is_number(frame[kind["name"]])]
     if text:
         raise ValueError(f"{_named(text)} held numbers in the fit and {_holds(text)} text here; expected numbers")
-    return _encode(frame, kinds, "recode them")[0]
+    return _encode(frame, kinds, "recode them")
 
 
 def _features(
@@ -452,21 +503,42 @@ def _kinds(frame: Any, names: list[str], facts: Facts) -> list[dict[str, Any]]:
 
     found, text = [], []
     for name in names:
-        if name in facts.categories:
-            found.append({"name": name, "kind": "category", "categories": list(facts.categories[name])})
-        elif not _is_number(frame[name]):
+        kind = _kind(name, facts)
+        if (kind is None or kind["kind"] == "number") and not _is_number(frame[name]):
             text.append(name)
+        elif kind is not None:
+            found.append(kind)
         elif pandas.api.types.is_bool_dtype(frame[name]):
             found.append({"name": name, "kind": "indicator"})
         else:
-            bounds = facts.bounds.get(name)
-            found.append({"name": name, "kind": "number", "bounds": None if bounds is None else list(bounds)})
+            found.append({"name": name, "kind": "number", "bounds": None})
     if text:
         raise ValueError(
             f"{_named(text)} {_holds(text)} text; give the public list of categories, as in "
             f'--categories "{text[0]}=a,b", or leave {"it" if len(text) == 1 else "them"} out with --columns'
         )
     return found
+
+
+def _kind(name: str, facts: Facts) -> dict[str, Any] | None:
+    """What a column is by public facts, if they say so; then no record has a say."""
+    if name in facts.categories:
+        return {"name": name, "kind": "category", "categories": list(facts.categories[name])}
+    if name in facts.bounds:
+        return {"name": name, "kind": "number", "bounds": list(facts.bounds[name])}
+    return None
+
+
+def _encoded(kinds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """The names of the columns as `_encode` gives them, and which of them are indicators."""
+    names, indicators = [], []
+    for kind in kinds:
+        # The first is the reference: all together add up to the intercept, and noise alone would tell them apart.
+        new = [f"{kind['name']}={category}" for category in kind.get("categories", ())[1:]]
+        new = new if kind["kind"] == "category" else [kind["name"]]
+        names += new
+        indicators += [] if kind["kind"] == "number" else new
+    return names, indicators
 
 
 def _is_number(column: Any) -> bool:
@@ -501,9 +573,9 @@ def _plain(label: str) -> str:
         return label.lower() if label.lower() in ("true", "false") else label
 
 
-def _encode(frame: Any, kinds: Sequence[Mapping[str, Any]], remedy: str) -> tuple[np.ndarray, list[str], list[str]]:
-    """Features, their names, and which of them are indicators."""
-    blocks, names, indicators = [], [], []
+def _encode(frame: Any, kinds: Sequence[Mapping[str, Any]], remedy: str) -> np.ndarray:
+    """The features, in the columns that `_encoded` names."""
+    blocks = []
     endless, outside, odd = [], {}, []
     for kind in kinds:
         name, column = kind["name"], frame[kind["name"]]
@@ -511,28 +583,36 @@ def _encode(frame: Any, kinds: Sequence[Mapping[str, Any]], remedy: str) -> tupl
             codes = _codes(column, kind["categories"])
             if np.any(codes < 0):
                 outside[name] = kind["categories"]
-            # The first is the reference: all together add up to the intercept, and noise alone would tell them apart.
             blocks.append(codes[:, None] == np.arange(1, len(kind["categories"])))
-            new = [f"{name}={category}" for category in kind["categories"][1:]]
-            names += new
-            indicators += new
             continue
         values = _numbers(column)
         if not np.all(np.isfinite(values)):
             endless.append(name)
-        if kind["kind"] == "indicator":
-            if not np.all((values == 0) | (values == 1)):
-                odd.append(name)
-            indicators.append(name)
+        if kind["kind"] == "indicator" and not np.all((values == 0) | (values == 1)):
+            odd.append(name)
         blocks.append(values[:, None])
-        names.append(name)
     if endless:
         raise ValueError(f"{_named(endless)} {_holds(endless)} numbers that are not finite; remove those records")
     if odd:
         raise ValueError(f"{_named(odd)} held True and False in the fit; expected these, or 1 and 0")
     for name, categories in outside.items():
         raise ValueError(f"column {name!r} has values outside its categories {_list(categories)}; {remedy}")
-    return np.concatenate(blocks, axis=1).astype(np.float32), names, indicators
+    return np.concatenate(blocks, axis=1).astype(np.float32)
+
+
+_NUMERIC = ("linear", "poisson")  # models whose target is a number
+
+
+def _check_classes(name: str, model: str, classes: tuple[str, ...] | None) -> None:
+    """What of the classes can be judged without a record."""
+    if model in _NUMERIC:
+        if classes is not None:
+            raise ValueError(f"classes are for a target of labels; a {model} regression's is a number")
+    elif model == "softmax":
+        if classes is None:
+            raise ValueError(f"a softmax regression needs the public classes of {name!r}; give --classes a,b,c")
+    elif classes is not None and len(classes) != 2:
+        raise ValueError(f"{len(classes)} classes; expected 2 for a {model} regression, or --model softmax")
 
 
 def _target(
@@ -541,9 +621,8 @@ def _target(
     """The target as numbers, and the labels behind 0, 1, ... of a classification."""
     import pandas
 
-    if model in ("linear", "poisson"):
-        if classes is not None:
-            raise ValueError(f"classes are for a target of labels; a {model} regression's is a number")
+    _check_classes(name, model, classes)
+    if model in _NUMERIC:
         if not _is_number(column):
             raise ValueError(f"target {name!r} holds text; a {model} regression's must be a number")
         y = _numbers(column)
@@ -554,8 +633,6 @@ def _target(
         return y, None
     labels: tuple[Any, ...] | None = classes
     if labels is None:
-        if model == "softmax":
-            raise ValueError(f"a softmax regression needs the public classes of {name!r}; give --classes a,b,c")
         is_number = _is_number(column)
         y = _numbers(column) if is_number else np.full(len(column), -1)
         if not np.all((y == 0) | (y == 1)):
@@ -565,8 +642,6 @@ def _target(
             )
         labels = (False, True) if pandas.api.types.is_bool_dtype(column) else (0, 1)
     else:
-        if model != "softmax" and len(labels) != 2:
-            raise ValueError(f"{len(labels)} classes; expected 2 for a {model} regression, or --model softmax")
         y = _codes(column, labels)
         if np.any(y < 0):
             raise ValueError(f"target {name!r} has labels outside the classes {_list(labels)}; give all of them")
@@ -613,4 +688,5 @@ def _named(names: Sequence[str]) -> str:
 
 def _list(names: Sequence[str]) -> str:
     rest = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    shown = [name if name.isprintable() else repr(name) for name in names[:MOST_NAMED]]  # a message is one line
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")

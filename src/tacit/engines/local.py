@@ -1,13 +1,14 @@
 """All sites in one process: messages between them, or, for research, one compiled program.
 
-`run` moves messages between a coordinator and sites that are functions of a message, as over a network; what a site
-does with its key, records, store and ledger is its own business. `simulate` has no ledger and no messages: it runs the
-same five functions as one program, thousands of updates a minute, and many seeds at once.
+`Direct` is a courier to sites that are functions of a message, as over a network; what a site does with its key,
+records, store and ledger is its own business. `simulate` has no ledger and no messages: it runs the same five functions
+as one program, thousands of updates a minute, and many seeds at once.
 
 Neither knows what is in a message.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -20,149 +21,26 @@ from jax import Array, lax
 
 from tacit.engines.schedule import Step
 from tacit.federated.algorithm import Algorithm
-from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
+from tacit.federated.messages import Broadcast, Refusal, Update
 
 Tree = Any
 Site = Callable[[Broadcast], Update | Refusal]
 
 
 @dataclass
-class Progress:
-    """Where a run is: the coordinator's state, the next step, answers on their way, and sites that refused and why.
+class Direct:
+    """`Direct(sites)`: a courier to functions in this process. Each answers at once, in the order they are asked."""
 
-    missed: sites that did not answer when they were last asked; refused: those that are not asked any more.
-    """
+    sites: Sequence[Site]
+    _answers: deque[tuple[int, Update | Refusal]] = field(init=False, default_factory=deque)
 
-    state: Tree
-    position: int = 0
-    pending: dict[int, Tree] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    missed: dict[int, str] = field(default_factory=dict)
-    answered: dict[int, int] = field(default_factory=dict)  # the last round that each site answered
-    communications: int = 0
+    def send(self, site: int, broadcast: Broadcast) -> None:
+        """Ask a site; its answer waits to be received."""
+        self._answers.append((site, self.sites[site](broadcast)))
 
-    def to_bytes(self) -> bytes:
-        """The progress, to be stored."""
-        return encode_tree(
-            {
-                "state": _leaves(self.state),
-                "place": np.array([self.position, self.communications], np.int64),
-                "pending": {str(site): content for site, content in self.pending.items()},
-                "refused": {str(site): _letters(why) for site, why in self.refused.items()},
-                "missed": {str(site): _letters(why) for site, why in self.missed.items()},
-                "answered": np.array(list(self.answered.items()), np.int64).reshape(-1, 2),
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes, algorithm: Algorithm, sites: int) -> "Progress":
-        """The progress that was stored, of the same algorithm."""
-        try:
-            found = decode_tree(data)
-            state = _restored(algorithm.coordinator_init(sites), found["state"])
-            position, communications = (int(number) for number in found["place"])
-            refused, missed = (_reasons(found[name]) for name in ("refused", "missed"))
-            pending = {int(site): content for site, content in found["pending"].items()}
-            answered = {int(site): int(round) for site, round in found["answered"]}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"what was stored is not a run's progress ({error!r}); begin it anew") from None
-        return cls(state, position, pending, refused, missed, answered, communications)
-
-
-def run(
-    algorithm: Algorithm,
-    sites: Sequence[Site],
-    steps: Iterable[Step],
-    study: str,
-    *,
-    progress: Progress | None = None,
-    observe: Callable[[Progress], None] = lambda progress: None,
-) -> Progress:
-    """Ask, wait and settle, as `steps` say; the number of a step is its round.
-
-    A site that refuses twice in a row is left out from then on; once may be a round that it lost in a crash. An answer
-    that does not fit, is not finite or is of an old round counts as a refusal. `observe` is called after every step,
-    such as to store the progress: a run that was stopped goes on from there, and sites answer a round they are asked
-    again from their store.
-    """
-    now = progress or Progress(algorithm.coordinator_init(len(sites)))
-    shape = jax.eval_shape(algorithm.answer, jax.eval_shape(algorithm.site_init))
-    for position, step in enumerate(steps):
-        if position < now.position:
-            continue
-        asked = [site for site in step.asked if site not in now.refused]
-        if asked:
-            now.state, content = settle(algorithm, now.state)
-            broadcast = Broadcast(study, position, jax.tree.map(np.asarray, content))
-            for site in asked:
-                answer = sites[site](broadcast)
-                reason = _fault(answer, study, position, now.answered.get(site, -1), shape)
-                if isinstance(answer, Refusal) or reason:
-                    again = now.refused if site in now.missed else now.missed
-                    again[site] = answer.reason if isinstance(answer, Refusal) else reason
-                else:
-                    now.pending[site], now.answered[site] = answer.content, position
-                    now.missed.pop(site, None)
-        arrived = [site for site in step.arrived if site in now.pending]
-        if arrived:
-            contents = [now.pending.pop(site) for site in arrived]
-            stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *contents)
-            now.state = _take(algorithm, now.state, jnp.asarray(arrived, jnp.int32), stacked)
-            now.communications += len(arrived)
-        now.position = position + 1
-        observe(now)
-        if len(now.refused) == len(sites):
-            break
-    now.state, _ = settle(algorithm, now.state)
-    return now
-
-
-# Of the module, with the algorithm as an argument: a second run of the same algorithm compiles nothing.
-
-
-@jax.jit
-def settle(algorithm: Algorithm, state: Tree) -> tuple[Tree, Tree]:
-    """The coordinator's state with all settled that has arrived, and what it sends next."""
-    return algorithm.broadcast(state)
-
-
-@jax.jit
-def _take(algorithm: Algorithm, state: Tree, sites: Array, answers: Tree) -> Tree:
-    return algorithm.coordinator_step(state, sites, answers)
-
-
-def _fault(answer: Update | Refusal, study: str, round: int, last: int, shape: Tree) -> str:
-    """What is wrong with an answer, or nothing. No site can stop a study or slip in another's."""
-    if (answer.study, answer.round) != (study, round) or round <= last:
-        return f"it answered round {answer.round} of {answer.study}, not round {round} of {study}"
-    if isinstance(answer, Refusal):
-        return ""
-    same = jax.tree.structure(answer.content) == jax.tree.structure(shape)
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(answer.content)]
-    if not same or [(a.shape, a.dtype) for a in leaves] != [(a.shape, a.dtype) for a in jax.tree.leaves(shape)]:
-        return "its answer has another shape or type than the study's"
-    return "" if all(np.all(np.isfinite(leaf)) for leaf in leaves) else "its answer is not finite"
-
-
-def _reasons(letters: Mapping[str, Any]) -> dict[int, str]:
-    return {int(site): "".join(map(chr, why)) for site, why in letters.items()}
-
-
-def _letters(text: str) -> np.ndarray:
-    return np.array([ord(letter) for letter in text], np.int32)
-
-
-def _leaves(tree: Tree) -> Mapping[str, Any]:
-    return {f"{place:04d}": np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(tree))}
-
-
-def _restored(like: Tree, leaves: Mapping[str, Any]) -> Tree:
-    expected = jax.tree.leaves(like)
-    if len(expected) != len(leaves) or any(
-        np.shape(a) != np.shape(b) for a, b in zip(expected, leaves.values(), strict=True)
-    ):
-        raise ValueError("what was stored is of another study; begin it anew")
-    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves.values()])
+    def receive(self) -> tuple[int, Update | Refusal]:
+        """The first answer that was not received yet."""
+        return self._answers.popleft()
 
 
 # --- One program -------------------------------------------------------------------------------------------------

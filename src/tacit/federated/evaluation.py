@@ -77,7 +77,7 @@ def _scores(chance: Array, y: Array) -> Array:
     place = jnp.clip(jnp.floor(chance * BINS), 0, BINS - 1).astype(jnp.int32)
     bins = jax.nn.one_hot(place, BINS, dtype=chance.dtype)
     first = jnp.stack([jnp.ones_like(chance), right, loss / MOST_LOSS])
-    return jnp.concatenate([first, bins, bins * (y > 0.5), bins * chance])
+    return jnp.concatenate([first, bins, bins * (y > 0.5).astype(chance.dtype), bins * chance])
 
 
 def summary(sums: Any, noise: float) -> dict[str, Any]:

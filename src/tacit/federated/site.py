@@ -4,18 +4,21 @@ What happens to a broadcast, in this order (docs/privacy.md):
 
 1. A round that was answered is answered again from the store; nothing is run and nothing is charged.
 2. The broadcast must be of this study, of a later round, of the right shape, finite and proper. No number in it enters
-   the accounting: the plan is the site's own.
+   the accounting: the plan is the site's own, and so is how many updates there are.
 3. The update is priced by shapes, before a record is read.
-4. The price is charged to the ledger, durably, or the round is refused.
-5. The update is made. Its receipt must equal its price.
-6. State and answer are stored, durably. Only then the answer is sent.
+4. Room for the store is set aside. Where there is none, such as on a full disk, the round is refused here.
+5. The price is charged to the ledger, durably, or the round is refused.
+6. The update is made. Its receipt must equal its price.
+7. State and answer are stored, durably. Only then the answer is sent.
 
-A crash between 4 and 6 leaves a round that is charged and not answered. It is not run again: asked once more, the site
+A crash between 5 and 7 leaves a round that is charged and not answered. It is not run again: asked once more, the site
 says that the round is lost, and goes on with the next one. So a crash counts at most one update too many.
 """
 
+import errno
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,13 +33,25 @@ from tacit.families import Family, FullGaussian, is_proper
 from tacit.federated.algorithm import Algorithm
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
 from tacit.privacy.events import Event
-from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
+from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger, Unwritable
 from tacit.privacy.mechanism import Access
 from tacit.privacy.randomness import is_secure
 from tacit.privacy.released import Released, price
 
 Tree = Any
 SEEDED = "noise from a seed: no guarantee against those who know it"  # a note in the ledger
+BLOCK = 4096  # bytes, of most disks: what a store may be longer than was reckoned
+# Refusals leave the site: no paths and no sizes in them.
+NO_ROOM = (
+    "the site cannot store an answer, so nothing was charged or read; make room on its disk and its folder writable"
+)
+NO_LEDGER = (
+    "the site's ledger cannot be written now, so nothing was read; make room on its disk and end who else holds it"
+)
+NO_BUDGET = "what is left of the site's budget does not pay for this update; end the study here"
+NOT_STORED = (
+    "this round was charged and its answer could not be stored; make room on the disk and go on with a later round"
+)
 
 
 @dataclass
@@ -46,6 +61,8 @@ class Site:
     access: the records, behind the site's own mechanism. ledger: of the data set's budget; `None` is for records that
     are public or made up, and charges nothing. store: a file beside the data, which must belong to this study alone.
     key: of its own for each process, from `secure_key()`. Studies, sites and rounds that share one do not share noise.
+    most: how many updates the plan has, after which the site makes no more. tells_spent: whether a refusal for want of
+    budget says what is spent.
     """
 
     name: str
@@ -55,10 +72,13 @@ class Site:
     key: Array
     ledger: Ledger | None
     store: Path | None = None
+    most: int | None = None
+    tells_spent: bool = True
     _state: Tree = field(init=False)
     _answered: Update | None = field(init=False, default=None)
     _count: int = field(init=False, default=0)
     _prices: dict[int, Event] = field(init=False, default_factory=dict)
+    _room: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         Refusal(self.study, self.name, 0, "names that no message can carry are refused here, before a charge")
@@ -71,6 +91,11 @@ class Site:
     def updates(self) -> int:
         """How many updates this site has made."""
         return self._count
+
+    @property
+    def last_round(self) -> int:
+        """The last round that was answered; -1 if none was."""
+        return -1 if self._answered is None else self._answered.round
 
     def __call__(self, broadcast: Broadcast) -> Update | Refusal:
         last = self._answered
@@ -86,14 +111,20 @@ class Site:
         if kind not in self._prices:  # by shapes alone, and those of a broadcast have been checked
             self._prices[kind] = price(step, key, self._state, content, self.access)
         promised = self._prices[kind]
+        try:
+            self._reserve()
+        except OSError:
+            return self._refuse(broadcast, NO_ROOM)
         if self.ledger is not None:
             try:
                 note = "" if is_secure(self.key) else SEEDED
                 self.ledger.charge(promised, study=self.study, round=broadcast.round, note=note)
             except BudgetExceeded as error:
-                return self._refuse(broadcast, str(error))
+                return self._refuse(broadcast, str(error) if self.tells_spent else NO_BUDGET)
             except AlreadyCharged:
                 return self._refuse(broadcast, "this round was charged and its answer lost; go on with a later round")
+            except (Unwritable, OSError):
+                return self._refuse(broadcast, NO_LEDGER)
         release = step(key, self._state, content, self.access)
         if release.event != promised:
             raise RuntimeError("the receipt is not the price: this is a bug in tacit; nothing was sent")
@@ -103,11 +134,17 @@ class Site:
         answer = jax.tree.map(np.asarray, self.algorithm.answer(state))
         update = Update(self.study, self.name, broadcast.round, answer)
         if self.store is not None:
-            _write(self.store, self._stored(state, update))
+            try:
+                _write(self.store, self._stored(state, update))
+            except OSError:
+                return self._refuse(broadcast, NOT_STORED)
         self._state, self._count, self._answered = state, self._count + 1, update
         return update
 
     def _refuse(self, broadcast: Broadcast, reason: str) -> Refusal:
+        if self.store is not None:  # no room is needed for a refusal
+            with suppress(OSError):
+                _beside(self.store).unlink(missing_ok=True)
         return Refusal(broadcast.study, self.name, broadcast.round, reason)
 
     def _fault(self, broadcast: Broadcast) -> str:
@@ -122,9 +159,20 @@ class Site:
             return "the broadcast is not finite; begin the study anew"
         if not _is_proper(broadcast.content):
             return "the posterior that was sent is not proper; begin the study anew"
+        if self.most is not None and self._count >= self.most:
+            return f"the plan has {self.most} updates, and all were made; end the study here"
         return ""
 
     # --- What survives -------------------------------------------------------------------------------------------
+
+    def _reserve(self) -> None:
+        """Set aside what the next answer needs on the disk: an OSError now, and not after a charge."""
+        if self.store is None:
+            return
+        if self._room is None:  # shapes do not change
+            answer = jax.tree.map(np.asarray, self.algorithm.answer(self._state))
+            self._room = len(self._stored(self._state, Update(self.study, self.name, 0, answer))) + BLOCK
+        _reserve(self.store, self._room)
 
     def _stored(self, state: Tree, update: Update) -> bytes:
         return encode_tree(
@@ -196,11 +244,31 @@ def _is_proper(content: Tree) -> bool:
     return all(map(one, jax.tree.leaves(content, is_leaf=lambda part: isinstance(part, Family))))
 
 
+def _beside(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(path.name + ".new")
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Blocks of the disk for what `_write` will write."""
+    with _beside(path).open("wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            try:
+                return os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # what some file systems say to all such calls
+                    raise
+        file.write(bytes(size))
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _write(path: Path, data: bytes) -> None:
-    """All or nothing, and there after a loss of power."""
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
+    """All or nothing, and there after a loss of power. What was set aside is written over, not given back first."""
+    new = _beside(path)
+    with new.open("r+b" if new.exists() else "wb") as file:
         file.write(data)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)

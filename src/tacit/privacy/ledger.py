@@ -69,6 +69,10 @@ class AlreadyCharged(ValueError):
     """This round of this study is in the ledger: answer it from the store, do not run it again."""
 
 
+class Unwritable(ValueError):
+    """The file cannot be written now: the disk is full or fails, it is read-only, or another process holds it."""
+
+
 class BrokenLedger(ValueError):
     """The file is not what its hashes say: an entry was edited, removed, moved or added by other means."""
 
@@ -192,7 +196,8 @@ class Ledger:
         | `BudgetExceeded` | ε of all entries and this one is above the budget                        |
         | `AlreadyCharged` | `round` of `study` is in the ledger                                      |
         | `BrokenLedger`   | the file was tampered with                                               |
-        | `ValueError`     | no guarantee (ε = ∞), another unit or adjacency; locked, read-only, full |
+        | `Unwritable`     | it is locked or read-only, the disk is full                              |
+        | `ValueError`     | no guarantee (ε = ∞), another unit or adjacency                          |
 
         Whatever it raises, the caller must not read. After an error of the disk the charge may still be there: it is
         then counted and not used.
@@ -448,7 +453,8 @@ def _connection(path: Path, timeout: float, new: bool = False) -> Iterator[sqlit
                 _check_schema(path, connection)
             yield connection
     except sqlite3.Error as error:
-        raise ValueError(f"path={path}: {_in_words(error, timeout)}") from None
+        kind = Unwritable if _is_passing(error, path) else ValueError
+        raise kind(f"path={path}: {_in_words(error, timeout)}") from None
     except UnicodeDecodeError:  # SQLite's own words, with bytes of the file in them
         raise ValueError(f"path={path}: {_DAMAGED}; expected one made by Ledger.create") from None
 
@@ -469,6 +475,14 @@ _DAMAGED = "not a ledger, or a damaged one"
 def _plain(error: sqlite3.Error) -> str:
     """In printable characters: SQLite quotes what is in the file."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(error))
+
+
+def _is_passing(error: sqlite3.Error, path: Path) -> bool:
+    """Whether it is about the disk or about others, and not about what the file holds."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith("SQLITE_CANTOPEN"):  # its journal, if the file is there
+        return os.path.isfile(path)
+    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR"))
 
 
 def _in_words(error: sqlite3.Error, timeout: float) -> str:

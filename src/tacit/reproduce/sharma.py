@@ -215,9 +215,9 @@ def _own_scaling(setup: Setup) -> Scaling:
 
 def _many(setup: Setup, schedules: list[list[Step]], seed: int, marks: int) -> list[_Curve]:
     scaling = _own_scaling(setup)
-    algorithms, accesses, _ = setup.inference(scaling)
+    algorithm, accesses = setup.algorithm("inference", 0), setup.accesses("inference", scaling)
     keys = jnp.stack([insecure_key(seed)] * len(schedules))
-    _, found = local.simulate_many(algorithms[0], unledgered, keys, local.stacked(accesses), schedules, _posterior_of)
+    _, found = local.simulate_many(algorithm, unledgered, keys, local.stacked(accesses), schedules, _posterior_of)
     return [
         _scored(setup, scaling, lambda mark, lane=lane: _at(found, lane, mark), _marks(len(steps), marks))
         for lane, steps in enumerate(schedules)
@@ -257,12 +257,11 @@ def _averaging(
     marks: Sequence[int],
     optimiser: Callable[[float], Any] = _adagrad,
 ) -> _Curve:
-    _, accesses, _ = setup.inference(scaling)
     prior = setup.model.prior
     start = DiagonalGaussian.of(prior.mean, 0.1)
     solver = VI(len(steps), optimiser(learning_rate), average=0.1)
     algorithm = GradientAveraging(start, prior, setup.model, weights, solver)
-    through = local.stacked([access.through(mechanism) for access in accesses])
+    through = local.stacked([access.through(mechanism) for access in setup.accesses("inference", scaling)])
     _, found = local.simulate(algorithm, unledgered, key, through, steps, _averaged_posterior)
     each = len(steps[0].arrived)
     return _scored(setup, scaling, lambda mark: _gaussian(_at(found, mark)), marks, each)
@@ -300,12 +299,12 @@ def _product(distribution: str, seed: int, epsilon: float) -> _Curve:
     """One round: each site's posterior from the prior, multiplied, the prior counted once (Tresp 2000)."""
     setup = _natural(distribution, seed, epsilon, ROUNDS)
     link, scaling_key, key = LINKS["logistic"], *jax.random.split(insecure_key(seed))
-    moments, accesses = setup.scaling()
+    moments, accesses = setup.scaling(), setup.accesses("scaling")
     state, _ = local.simulate(
         moments[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(SITES, 1)
     )
     scaling = setup.scaled(moments, state)
-    _, accesses, _ = setup.inference(scaling)
+    accesses = setup.accesses("inference", scaling)
     stages = setup.plan.stages()
     steps = tuple(end - begin for begin, end in zip(stages, (*stages[1:], ROUNDS), strict=True))
     solver = _Alone(NaturalVI(setup.mechanisms[0]["curvature"], steps, reach=REACH), (link.slope, link.bend))
@@ -324,7 +323,7 @@ def _tacit_averaging(distribution: str, seed: int, epsilon: float, rounds: int) 
     assert isinstance(clip, SubsampledGaussian)
     mechanism = SubsampledGaussian(clip.clips[0], sigma * math.sqrt(rounds / share))
     scaling_key, key = jax.random.split(insecure_key(seed))
-    algorithms, accesses = setup.scaling()
+    algorithms, accesses = setup.scaling(), setup.accesses("scaling")
     state, _ = local.simulate(
         algorithms[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(SITES, 1)
     )

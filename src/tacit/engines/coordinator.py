@@ -1,0 +1,413 @@
+"""The coordinator's side of a run: whom to ask, what to take in, whom to leave out. Something else moves the messages.
+
+That is a `Courier`: over a network, or to functions in this process (`local.Direct`). `run` asks as a schedule says and
+waits; `run_free` lets every site answer when it is ready. Neither knows what is in a message.
+
+| what comes of an ask             | what becomes of the site                                                          |
+|----------------------------------|-----------------------------------------------------------------------------------|
+| an update that fits              | its answer replaces the one before                                                |
+| a refusal, or what is no answer  | once: it is asked again at its next turn; twice in a row: it is left out          |
+| nothing: it is away              | its last answer stays, and it is asked again                                      |
+| what it was not asked for        | nothing is taken in, so no answer counts twice; in place of a reply it is a fault |
+| it withdraws                     | its answer is taken out, and it is not asked any more                             |
+
+No site can stop a run, and none can change what another sent. A courier that raises is a bug and stops it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tacit.engines.schedule import Step
+from tacit.federated.algorithm import Algorithm
+from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
+
+Tree = Any
+WITHDRAWN = "withdrawn on request"
+
+
+@dataclass(frozen=True)
+class Away:
+    """A site did not answer: it is not connected, or was not in time."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What came from a site is no answer: malformed, too large, not to what it was asked."""
+
+    reason: str
+
+
+Answer = Update | Refusal | Away | Fault
+
+
+class Deserted(Exception):
+    """Nobody is there to ask, so rounds would pass by for nothing. The run goes on later, from what was stored."""
+
+
+class Courier(Protocol):
+    """Moves messages between a coordinator and its sites, which have numbers from 0 on."""
+
+    def send(self, site: int, broadcast: Broadcast) -> None:
+        """Hand a broadcast on; it does not wait for the answer."""
+        ...
+
+    def receive(self) -> tuple[int, Answer]:
+        """Wait until something comes from a site: which one, and what.
+
+        For each broadcast that was sent there is one thing in the end: the site's reply to it, `Away` or `Fault`. A
+        reply of another round is then a fault. A courier whose `repeats` is true may hand on late and repeated answers
+        as well: those of older rounds are passed over, and the reply is waited for.
+        """
+        ...
+
+
+@dataclass
+class Progress:
+    """Where a run is: the coordinator's state, the next round, answers on their way, and sites that refused and why.
+
+    missed: sites that did not answer when they were last asked; refused: those that are not asked any more; away: those
+    that could not be reached when they were last asked. asked: the round that each site still owes an answer to, where
+    sites are free.
+    """
+
+    state: Tree
+    position: int = 0
+    pending: dict[int, Tree] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    missed: dict[int, str] = field(default_factory=dict)
+    answered: dict[int, int] = field(default_factory=dict)  # the last round that each site answered
+    communications: int = 0
+    away: dict[int, str] = field(default_factory=dict)
+    asked: dict[int, int] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)  # how many updates of each site were taken in
+
+    def to_bytes(self) -> bytes:
+        """The progress, to be stored."""
+        return encode_tree(
+            {
+                "state": _leaves(self.state),
+                "place": np.array([self.position, self.communications], np.int64),
+                "pending": {str(site): content for site, content in self.pending.items()},
+                **{name: _letters(getattr(self, name)) for name in ("refused", "missed", "away")},
+                **{name: _pairs(getattr(self, name)) for name in ("answered", "asked", "taken")},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes, algorithm: Algorithm, sites: int) -> "Progress":
+        """The progress that was stored, of the same algorithm."""
+        try:
+            found = {"away": {}, "asked": (), "taken": ()} | decode_tree(data)  # which older ones do not have
+            state = _restored(algorithm.coordinator_init(sites), found["state"])
+            position, communications = (int(number) for number in found["place"])
+            refused, missed, away = (_reasons(found[name]) for name in ("refused", "missed", "away"))
+            pending = {int(site): content for site, content in found["pending"].items()}
+            answered, asked, taken = (_numbers(found[name]) for name in ("answered", "asked", "taken"))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"what was stored is not a run's progress ({error!r}); begin it anew") from None
+        return cls(state, position, pending, refused, missed, answered, communications, away, asked, taken)
+
+
+def is_deserted(now: Progress, sites: int) -> bool:
+    """Whether all that are still asked are away."""
+    left = set(range(sites)) - set(now.refused)
+    return bool(left) and left <= set(now.away)
+
+
+def catch_up(now: Progress, lasts: Mapping[int, int], total: int, *, is_free: bool) -> None:
+    """Go on from where sites say that they are, if they are further: a coordinator's state can be lost or old.
+
+    lasts: the last round that each site answered; total: how many answers the plan has for free sites, or its steps.
+    A site that is asked for its last round sends its factor again, from its store. Sites may lie: no number is
+    believed beyond the plan, and of steps only one that half of the sites have reached.
+    """
+    if is_free:
+        known = {site: round for site, round in lasts.items() if 0 <= round <= 4 * total}
+        if now.position == 0:
+            now.asked |= known
+        now.position = max([now.position, *(round + 1 for round in known.values())])
+        return
+    reached = sorted(lasts.values())
+    if reached:
+        now.position = max(now.position, min(reached[(len(reached) - 1) // 2], total - 1))
+
+
+def run(
+    algorithm: Algorithm,
+    courier: Courier,
+    sites: int,
+    steps: Iterable[Step],
+    study: str,
+    *,
+    limits: Sequence[Tree] | None = None,
+    progress: Progress | None = None,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    withdrawn: Callable[[], Collection[int]] = lambda: (),
+) -> Progress:
+    """Ask, wait and settle, as `steps` say; the number of a step is its round.
+
+    All that a step asks have answered, or are away, before it goes on; answers count in the order of `arrived`, so the
+    order in which they come does not matter.
+
+    A site that refuses twice in a row is left out from then on; once may be a round that it lost in a crash. An answer
+    that does not fit, is not finite or is larger than `limits` counts as a refusal: for each site, the largest norm of
+    each array of its answer. `observe` is called after every step, such as to store the progress: a run that was
+    stopped goes on from there, and sites answer a round they are asked again from their store. withdrawn: the sites
+    that have withdrawn by now.
+    """
+    now = progress or Progress(algorithm.coordinator_init(sites))
+    desk = _Desk(algorithm, courier, study, limits, withdrawn, now)
+    for position, step in enumerate(steps):
+        if position < now.position:
+            continue
+        desk.let_go()
+        asked = {site: position for site in step.asked if site not in now.refused}
+        if asked:
+            desk.send(asked)
+            answers: dict[int, Answer] = {}
+            while left := {site: position for site in asked if site not in answers}:
+                site, answer = desk.hear(left, left)
+                answers[site] = answer
+            desk.let_go()
+            for site in asked:
+                if site not in now.refused:
+                    desk.note(site, position, answers[site])
+        desk.take([site for site in step.arrived if site in now.pending])
+        now.position = position + 1
+        observe(now)
+        if len(now.refused) == sites:
+            break
+    if desk.let_go():
+        observe(now)
+    now.state, _ = settle(algorithm, now.state)
+    return now
+
+
+def run_free(
+    algorithm: Algorithm,
+    courier: Courier,
+    sites: int,
+    updates: int,
+    study: str,
+    *,
+    limits: Sequence[Tree] | None = None,
+    progress: Progress | None = None,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    withdrawn: Callable[[], Collection[int]] = lambda: (),
+) -> Progress:
+    """Let every site answer when it is ready: its answer is taken in alone, and it is sent the new posterior at once.
+
+    Each site makes at most `updates` of them. Rounds are numbered over all sites, so that they grow for each. `observe`
+    is called before what it shows as `asked` is sent: a run that goes on after a stop asks the same rounds again, and a
+    site that answered one already does so from its store.
+
+    A site that is away keeps its round, and is asked again whenever another one has answered. The run ends when every
+    site is done, left out or away. All else as in `run`.
+    """
+    now = progress or Progress(algorithm.coordinator_init(sites))
+    desk = _Desk(algorithm, courier, study, limits, withdrawn, now)
+    under_way: set[int] = set()
+    again = set(now.away)
+    while True:
+        desk.let_go()
+        for site in range(sites):
+            is_done = site in now.refused or now.taken.get(site, 0) >= updates
+            if not is_done and site not in now.asked:
+                now.asked[site] = now.position
+                now.position += 1
+        due = {
+            site: round
+            for site, round in now.asked.items()
+            if site not in under_way and (site in again or site not in now.away)
+        }
+        observe(now)
+        desk.send(due)
+        under_way = (under_way | set(due)) & set(now.asked)
+        again = set()
+        if not under_way:
+            break
+        site, answer = desk.hear(now.asked, under_way)
+        under_way.discard(site)
+        desk.let_go()
+        if site not in now.asked:  # it has withdrawn meanwhile
+            continue
+        round = now.asked[site]
+        if not isinstance(answer, Away):
+            del now.asked[site]
+            again = set(now.away) - {site}
+        desk.note(site, round, answer)
+        desk.take([site for site in (site,) if site in now.pending])
+    now.state, _ = settle(algorithm, now.state)
+    return now
+
+
+def withdraw(algorithm: Algorithm, state: Tree, site: int) -> Tree:
+    """The coordinator's state with a site's answer replaced by that of a site that was never asked.
+
+    Of a product of factors the site's is divided out.
+    """
+    empty = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], algorithm.answer(algorithm.site_init()))
+    return _take(algorithm, state, jnp.asarray([site], jnp.int32), empty)
+
+
+def let_go(algorithm: Algorithm, now: Progress, withdrawn: Collection[int]) -> bool:
+    """Take out what the withdrawn sites have sent, and ask them no more; whether there were any new ones."""
+    new = sorted(site for site in set(withdrawn) if now.refused.get(site) != WITHDRAWN)
+    for site in new:
+        now.state = withdraw(algorithm, now.state, site)
+        for noted in (now.pending, now.missed, now.away, now.asked):
+            noted.pop(site, None)
+        now.refused[site] = WITHDRAWN
+    return bool(new)
+
+
+# Of the module, with the algorithm as an argument: a second run of the same algorithm compiles nothing.
+
+
+@jax.jit
+def settle(algorithm: Algorithm, state: Tree) -> tuple[Tree, Tree]:
+    """The coordinator's state with all settled that has arrived, and what it sends next."""
+    return algorithm.broadcast(state)
+
+
+@jax.jit
+def _take(algorithm: Algorithm, state: Tree, sites: Array, answers: Tree) -> Tree:
+    return algorithm.coordinator_step(state, sites, answers)
+
+
+class _Desk:
+    """What a run does with messages, one step at a time; all it finds out is in its `Progress`."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        courier: Courier,
+        study: str,
+        limits: Sequence[Tree] | None,
+        withdrawn: Callable[[], Collection[int]],
+        now: Progress,
+    ) -> None:
+        self.algorithm, self.courier, self.study = algorithm, courier, study
+        self.repeats = getattr(courier, "repeats", False)
+        self.limits, self.withdrawn, self.now = limits, withdrawn, now
+        self.shape = jax.eval_shape(algorithm.answer, jax.eval_shape(algorithm.site_init))
+
+    def let_go(self) -> bool:
+        return let_go(self.algorithm, self.now, self.withdrawn())
+
+    def send(self, rounds: Mapping[int, int]) -> None:
+        """The settled posterior to each of these sites, as its round."""
+        if not rounds:
+            return
+        self.now.state, content = settle(self.algorithm, self.now.state)
+        plain = jax.tree.map(np.asarray, content)
+        for site, round in rounds.items():
+            self.courier.send(site, Broadcast(self.study, round, plain))
+
+    def hear(self, owed: Mapping[int, int], under_way: Collection[int]) -> tuple[int, Answer]:
+        """The next answer to a round that is owed. owed: by site; under_way: whose ask is on its way now."""
+        while True:
+            site, answer = self.courier.receive()
+            if site not in owed:
+                continue
+            if isinstance(answer, Update | Refusal):
+                if (answer.study, answer.round) == (self.study, owed[site]):
+                    return site, answer
+                if self.repeats and answer.study == self.study and answer.round < owed[site]:
+                    continue
+            if site in under_way:
+                return site, answer
+
+    def note(self, site: int, round: int, answer: Answer) -> None:
+        """Write down what came of an ask."""
+        now = self.now
+        if isinstance(answer, Away):
+            now.away[site] = answer.reason
+            return
+        now.away.pop(site, None)
+        if isinstance(answer, Update):
+            reason = self._fault(site, round, answer)
+            if not reason:
+                now.pending[site], now.answered[site] = answer.content, round
+                now.missed.pop(site, None)
+                return
+        else:
+            reason = answer.reason
+        again = now.refused if site in now.missed else now.missed
+        again[site] = reason
+
+    def take(self, sites: list[int]) -> None:
+        """Take in what these have sent."""
+        if not sites:
+            return
+        now = self.now
+        contents = [now.pending.pop(site) for site in sites]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *contents)
+        now.state = _take(self.algorithm, now.state, jnp.asarray(sites, jnp.int32), stacked)
+        now.communications += len(sites)
+        for site in sites:
+            now.taken[site] = now.taken.get(site, 0) + 1
+
+    def _fault(self, site: int, round: int, answer: Update) -> str:
+        """What is wrong with an answer, or nothing."""
+        if fault := _mismatch(answer, self.study, round):
+            return fault
+        same = jax.tree.structure(answer.content) == jax.tree.structure(self.shape)
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(answer.content)]
+        if not same or [(a.shape, a.dtype) for a in leaves] != [
+            (a.shape, a.dtype) for a in jax.tree.leaves(self.shape)
+        ]:
+            return "its answer has another shape or type than the study's"
+        if not all(np.all(np.isfinite(leaf)) for leaf in leaves):
+            return "its answer is not finite"
+        if self.limits is not None:
+            pairs = zip(leaves, jax.tree.leaves(self.limits[site]), strict=True)
+            if any(np.linalg.norm(np.ravel(leaf).astype(float)) > limit for leaf, limit in pairs):
+                return "its answer is larger than the study allows"
+        return ""
+
+
+def _mismatch(answer: Update | Refusal, study: str, round: int) -> str:
+    if (answer.study, answer.round) == (study, round):
+        return ""
+    return f"it answered round {answer.round} of {answer.study}, not round {round} of {study}"
+
+
+# --- As bytes ----------------------------------------------------------------------------------------------------
+
+
+def _letters(reasons: Mapping[int, str]) -> dict[str, np.ndarray]:
+    return {str(site): np.array([ord(letter) for letter in why], np.int32) for site, why in reasons.items()}
+
+
+def _reasons(letters: Mapping[str, Any]) -> dict[int, str]:
+    return {int(site): "".join(map(chr, why)) for site, why in letters.items()}
+
+
+def _pairs(numbers: Mapping[int, int]) -> np.ndarray:
+    return np.array(list(numbers.items()), np.int64).reshape(-1, 2)
+
+
+def _numbers(pairs: Any) -> dict[int, int]:
+    return {int(site): int(number) for site, number in pairs}
+
+
+def _leaves(tree: Tree) -> Mapping[str, Any]:
+    return {f"{place:04d}": np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def _restored(like: Tree, leaves: Mapping[str, Any]) -> Tree:
+    expected = jax.tree.leaves(like)
+    if len(expected) != len(leaves) or any(
+        np.shape(a) != np.shape(b) for a, b in zip(expected, leaves.values(), strict=True)
+    ):
+        raise ValueError("what was stored is of another study; begin it anew")
+    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves.values()])
