@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # `make test-all` compiles as users do.
 QUICK  := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-.PHONY: demo test test-all lint bench constraints clean
+.PHONY: demo test test-all drills lint bench constraints clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -24,6 +24,10 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# What goes wrong between machines, done on purpose; ONLY="kill-a-site ..." for some.
+drills: $(READY)
+	$(QUICK) $(BIN)/python -m tests.network.drills $(ONLY)
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -32,11 +36,12 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.network
 
 # Upgrade every locked version at once: a fresh environment, then its exact contents.
 constraints:
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[report,dev,bench]'
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[report,network,dev,bench]'
 	$(VENV)-lock/bin/python -m pip freeze --exclude tacit --exclude pip > constraints.txt
 	rm -rf $(VENV)-lock
 

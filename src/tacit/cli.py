@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import tacit
+from tacit.network import commands as network
 
 app = typer.Typer(
     name="tacit",
@@ -536,6 +537,9 @@ def audit(
         raise typer.Exit(3)
 
 
+app.add_typer(network.app, name="network")
+app.command()(network.serve)
+app.command()(network.join)
 ledger = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What a site has spent of its budget.")
 app.add_typer(ledger, name="ledger")
 LedgerPath = Annotated[Path, typer.Argument(help="The site's ledger.")]

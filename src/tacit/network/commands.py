@@ -1,0 +1,194 @@
+"""The command line of a study between machines. Nothing heavy is imported before a command runs."""
+
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Studies between machines: kits, status and withdrawals."
+)
+NETWORK, OUT = Path("network"), Path("study-output")
+StudyFile = Annotated[Path, typer.Argument(help="The study file, in TOML: docs/simulate.md says what may be in it.")]
+Network = Annotated[Path, typer.Option(help="The folder that 'tacit network init' made.")]
+Out = Annotated[Path, typer.Option(help="The study's folder; the same command goes on from what is there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def init(
+    study: StudyFile,
+    sites: Annotated[str | None, typer.Option(help="Names of sites, as a,b,c; all of the study by default.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to make. Keep it safe: it can make certificates.")] = NETWORK,
+    address: Annotated[
+        str, typer.Option(help="The coordinator's host name, as sites dial it; without it, this machine alone.")
+    ] = "localhost",
+    port: Annotated[int, typer.Option(help="The coordinator's port, the only one that is opened.")] = 8102,
+    renew: Annotated[
+        str | None, typer.Option(help="Make new keys and certificates for these, as a,coordinator.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make certificates, and a start-up kit and a site file for each site.
+
+    Hand each site its folder under sites/, over a safe channel. Given again, it adds what is lacking.
+    """
+    from tacit.config import read_study
+    from tacit.data.tables import split_list
+
+    _need_flare()
+    from tacit.network import running
+
+    if not 1 <= port <= 65535:
+        raise ValueError(f"port={port}; expected a number from 1 to 65535")
+    names, again = (split_list(text) if text else [] for text in (sites, renew))
+    made = running.init(read_study(study), out, names, address, port, again)
+    if as_json:
+        typer.echo(
+            json.dumps({"network": str(out), "address": address, "port": port, "sites": [str(own) for own in made]})
+        )
+        return
+    typer.echo(f"Kits for {len(made)} sites, which will dial {address}:{port}:")
+    for own in made:
+        typer.echo(f"  {own}: edit site.toml there, then: tacit join {own / 'site.toml'}")
+    typer.echo(f"{out / 'authority'} signs certificates: keep it off the network, and back it up.")
+
+
+def serve(
+    study: StudyFile,
+    network: Network = NETWORK,
+    out: Out = OUT,
+    patience: Annotated[float, typer.Option(help="Seconds for which a round waits for a site that is away.")] = 60.0,
+    longest: Annotated[float, typer.Option(help="Seconds for which a site may work on one answer.")] = 3600.0,
+    at_least: Annotated[int | None, typer.Option(help="How many sites must be there to begin; all by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Coordinate a study between machines: wait for its sites, and go on until it is finished.
+
+    Stopped or killed, the same command goes on from where it was; sites answer what they answered already.
+    """
+    from tacit.report import studied
+
+    _need_flare()
+    with _ended_by_signals(), studied.watching() as watch:
+        watch.say("Starting")
+        from tacit.network import running
+
+        def say(words: str) -> None:
+            watch.say(words)
+            if not sys.stderr.isatty():
+                typer.echo(f"tacit: {words}", err=True)
+
+        def show(status: Mapping[str, Any]) -> None:
+            sites = status.get("sites", {})
+            watch.budgets = {name: site["epsilon"] for name, site in sites.items()}
+            spent = {name: site["spent"] or 0.0 for name, site in sites.items()}
+            if status.get("phase") in studied.PHASES:
+                watch.step(status["phase"], status["done"], status["of"], spent)
+
+        running.serve(study, network, out, patience=patience, longest=longest, at_least=at_least, say=say, watch=show)
+        result = json.loads((out / "result.json").read_text())
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        studied.show(out, result)
+
+
+def join(
+    site: Annotated[Path, typer.Argument(help="The site's file, in TOML: docs/deploy.md says what may be in it.")],
+) -> None:
+    """Be a site of studies between machines, until stopped. Records stay here; this file's limits are the law.
+
+    Stopped or killed, the same command goes on. What was spent stays in the ledger.
+    """
+    _need_flare()
+    from tacit.network import running
+
+    with _ended_by_signals():
+        running.join(site, lambda words: typer.echo(words))
+
+
+@app.command()
+def status(
+    out: Annotated[Path, typer.Argument(help="The study's folder, as given to 'tacit serve'.")] = OUT,
+    as_json: AsJson = False,
+) -> None:
+    """Where a study is: its sites, the round, ε spent, and when each was last heard."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    found = _read_status(out)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    title = f"{found['study']}: {found['phase']}"
+    if "of" in found:
+        title += f", {found['done']} of {found['of']}"
+    if (out / "result.json").exists():
+        title = f"{found['study']}: finished"
+    table = Table(title=Text(title), caption=Text(found.get("failed") or f"as of {found['time']}"))
+    for j, name in enumerate(("site", "state", "updates", "ε spent", "of", "last heard (UTC)", "")):
+        table.add_column(name, justify="right" if j in (2, 3, 4) else "left", overflow="fold")
+    for name, row in found["sites"].items():
+        spent = "not told" if row["spent"] is None else f"{row['spent']:.4g}"
+        cells = (
+            name,
+            row["state"],
+            str(row["updates"]),
+            spent,
+            f"{row['epsilon']:g}",
+            row["heard"] or "never",
+            row["reason"],
+        )
+        table.add_row(*map(Text, cells))
+    Console().print(table)
+
+
+@app.command()
+def withdraw(
+    site: Annotated[str, typer.Argument(help="The site to take out of the posterior.")],
+    out: Out = OUT,
+) -> None:
+    """Divide a site's factor out of the posterior of a study that is going on, and ask it no more.
+
+    A site that merely leaves stays in the posterior with its last factor. What was released stays released: its
+    ledger does not change.
+    """
+    from tacit.network import running
+
+    _read_status(out)
+    running.withdraw(out, site)
+    typer.echo(f"{site} is withdrawn before the next step of the study in {out}.")
+
+
+def _read_status(out: Path) -> dict[str, Any]:
+    try:
+        return json.loads((out / "status.json").read_text())
+    except (OSError, ValueError):
+        raise ValueError(f"out={out} has no study that was begun; expected the folder of 'tacit serve'") from None
+
+
+def _need_flare() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("nvflare") is None:
+        raise ValueError("studies between machines need NVIDIA FLARE; install it by: pip install 'tacit[network]'")
+
+
+class _ended_by_signals:
+    """SIGTERM ends a command as Ctrl-C does, so that its children end with it."""
+
+    def __enter__(self) -> None:
+        def end(number: int, frame: Any) -> None:
+            del number, frame
+            raise KeyboardInterrupt
+
+        self.old = signal.signal(signal.SIGTERM, end)
+
+    def __exit__(self, *error: Any) -> None:
+        signal.signal(signal.SIGTERM, self.old)

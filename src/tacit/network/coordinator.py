@@ -1,0 +1,346 @@
+"""The coordinator's side: its view of sites elsewhere, of which it believes nothing, and the study's state on disk.
+
+| file of `--out`     | what                                                                            |
+|---------------------|---------------------------------------------------------------------------------|
+| `*.progress`        | where each phase is; written after every step, and before a site is asked        |
+| `status.json`       | what `tacit network status` shows                                                |
+| `notes.json`        | what each site last said of itself                                               |
+| `log.jsonl`         | a line for every event: sittings, rounds, refusals, sites that went and came     |
+| `withdraw/NAME`     | a request to divide a site's factor out of the posterior                         |
+"""
+
+import json
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import tacit
+from tacit.config import Study, read_study
+from tacit.engines.coordinator import Answer, Away, Deserted, Fault
+from tacit.engines.nvflare import Coordinator, Failed, Lost, Post, Reply, put
+from tacit.federated.messages import LAST_ROUND, LONGEST_REASON, Broadcast, Refusal, Update, decode, encode
+from tacit.network.agreement import Agreement
+from tacit.network.station import HELLO, PHASES, asdict_of, locked
+from tacit.privacy import events
+from tacit.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled, compose
+from tacit.privacy.statement import Statement
+from tacit.scaling import Scaling
+from tacit.study import UNTRUSTED, Setup, conduct
+
+SERVED = "TACIT_SERVED"  # the variable by which `tacit serve` tells FLARE's child where the study is
+MOST_NOTE = 2**20  # characters of a note
+GREETING = 300.0  # seconds for which a site may take to read its records and greet
+MOST_NUMBERS = 2**30  # of a release
+ELSEWHERE = "Each site keeps its own ledger, where its other studies count too; this statement is of this study alone."
+SILENT = "The site was away at the end: this is the larger of what it last told and what the plan has."
+PUBLIC = "Ranges of numeric columns are public bounds; categories, classes and places for records are public."
+
+
+class Remote:
+    """The sites of a study, each behind its certificate. A `study.Host`."""
+
+    is_remote = True
+
+    def __init__(self, setup: Setup, post: Post, place: Path, *, forgives: bool) -> None:
+        """place: the file of what sites said of themselves, also in earlier sittings."""
+        self.setup, self.post, self.place, self.forgives = setup, post, place, forgives
+        self.names = [party.name for party in setup.parties]
+        known = json.loads(place.read_text()) if place.exists() else {}
+        self.notes: dict[str, dict[str, Any]] = {name: known.get(name, {}) for name in self.names}
+        self.heard: dict[str, str] = {}
+        self.greet()
+
+    def greet(self) -> set[str]:
+        """Ask all sites that are here for their notes: what they have spent, and the last rounds; who told them."""
+        here = [name for name in self.names if name in self.post.sites]
+        for name in here:
+            self.post.ask(name, HELLO, GREETING)
+        told = set()
+        for _ in here:
+            name, reply = self.post.receive()
+            if isinstance(reply, Reply):
+                self.note(name, reply)
+                told.add(name)
+        return told
+
+    def note(self, name: str, reply: Reply) -> None:
+        """Keep what a site says of itself, of what an honest one would; it is shown, and enters its statement alone."""
+        try:
+            found = json.loads(reply.note) if len(reply.note) <= MOST_NOTE else {}
+        except (ValueError, RecursionError):
+            found = {}
+        sound = _sound(found, self._made(self.names.index(name))) if isinstance(found, dict) else {}
+        old = self.notes[name]
+        for key in ("events", "rounds", "updates", "spent"):  # what was released stays so, whatever is said later
+            if not sound.get(key) and old.get(key):
+                sound[key] = old[key]
+        sound["seeded"] = bool(sound.get("seeded") or old.get("seeded"))
+        self.notes[name] = sound
+        self.heard[name] = now()
+        put(self.place, json.dumps(self.notes))
+
+    def _made(self, place: int) -> dict[Event, int]:
+        """What a site's releases are by the plan, and how many at most, with room for some that were lost."""
+        setup, plan = self.setup, self.setup.plan
+        most = 10 * (plan.rounds + 1) * (plan.steps if plan.method == "vi" else 1)
+        slots = setup.slots if plan.unit == "site" else setup.capacities[place]
+        made = (mechanism.level_events(slots, plan.unit, 0) for mechanism in setup.mechanisms[place].values())
+        return dict.fromkeys((_bare(event) for levels in made for event in levels), most)
+
+    def open(self, phase: str, study: str, scaling: Scaling | None) -> "Line":
+        return Line(self, phase, scaling)
+
+    def last_rounds(self, phase: str) -> dict[int, int]:
+        return {place: self.notes[name].get("rounds", {}).get(phase, -1) for place, name in enumerate(self.names)}
+
+    def spent(self) -> dict[str, float]:
+        return {name: note.get("spent", math.nan) for name, note in self.notes.items()}
+
+    def updates(self) -> dict[str, int]:
+        return {name: note.get("updates", {}).get("inference", 0) for name, note in self.notes.items()}
+
+    def statements(self) -> dict[str, Statement]:
+        """What each site says that it released for this study; of one that says nothing, what the plan has."""
+        told, found = self.greet(), {}
+        for place, (name, party) in enumerate(zip(self.names, self.setup.parties, strict=True)):
+            note, planned = self.notes[name], self.setup.cost(place) or NonPrivate()
+            events_told = [Repeated(events.from_dict(event), count) for event, count in note.get("events", [])]
+            choices = [compose(*events_told)] if events_told else [planned]
+            notes = [PUBLIC, UNTRUSTED, ELSEWHERE]
+            if events_told and name not in told:  # it may have released more than it could say
+                choices.append(planned)
+                notes.append(SILENT)
+            made = [
+                Statement.of(
+                    event,
+                    party.delta,
+                    seeded=bool(note.get("seeded")),
+                    adjacency=self.setup.plan.adjacency,
+                    notes=tuple(notes),
+                )
+                for event in choices
+            ]
+            found[name] = max(made, key=lambda statement: statement.epsilon)
+        return found
+
+
+class Line:
+    """Messages of one phase to all sites: an `engines.coordinator.Courier`."""
+
+    def __init__(self, host: Remote, phase: str, scaling: Scaling | None) -> None:
+        self.host, self.phase = host, phase
+        self.sent = {} if scaling is None else {"scaling": jax.tree.map(np.asarray, asdict_of(scaling))}
+        self.repeats = getattr(host.post, "repeats", False)  # whether a post hands answers on late, or twice
+        self.gone: list[int] = []  # asked, and not in this sitting
+        shape = self.host.setup.answer_shape(phase)
+        # The numbers of an answer, and what is said around them.
+        self.most = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape)) + 4096
+
+    def send(self, site: int, broadcast: Broadcast) -> None:
+        if self.host.names[site] not in self.host.post.sites:
+            self.gone.append(site)
+            return
+        whole = Broadcast(broadcast.study, broadcast.round, {**self.sent, "content": broadcast.content})
+        self.host.post.ask(self.host.names[site], encode(whole))
+
+    def receive(self) -> tuple[int, Answer]:
+        if self.gone:
+            return self.gone.pop(), Away("it is not connected")
+        name, reply = self.host.post.receive()
+        site = self.host.names.index(name)
+        if isinstance(reply, Lost):
+            return site, Away(reply.reason)
+        if isinstance(reply, Failed):
+            return site, Fault(reply.reason)
+        self.host.note(name, reply)
+        return site, self._judged(name, reply.data)
+
+    def _judged(self, name: str, data: bytes) -> Answer:
+        if len(data) > self.most:
+            return Fault(f"its answer has {len(data)} bytes, more than the study's {self.most}")
+        try:
+            answer = decode(data)
+        except ValueError as error:
+            return Fault(f"its answer cannot be read: {error}")
+        if not isinstance(answer, Update | Refusal):
+            return Fault("its answer is no answer")
+        return answer if answer.site == name else Fault(f"its answer is signed {answer.site!r}")
+
+
+# --- The state that can be looked at ------------------------------------------------------------------------------
+
+
+class Status:
+    """`status.json` and `log.jsonl` of a study: no data, and nothing that was not released."""
+
+    def __init__(self, out: Path, name: str, setup: Setup) -> None:
+        self.out, self.name, self.setup = out, name, setup
+        self._said: dict[str, str] = {}
+
+    def show(
+        self, host: Remote, phase: str, done: int, total: int, away: Mapping[str, str], left: Mapping[str, str]
+    ) -> None:
+        """Write where the study is."""
+        spent, updates = host.spent(), host.updates()
+        sites = {}
+        for party in self.setup.parties:
+            reason = left.get(party.name) or away.get(party.name) or ""
+            state = "left out" if party.name in left else "away" if party.name in away else "here"
+            sites[party.name] = {
+                "state": state,
+                "updates": updates[party.name],
+                "spent": spent[party.name] if math.isfinite(spent[party.name]) else None,
+                "epsilon": party.epsilon,
+                "heard": host.heard.get(party.name),
+                "reason": reason,
+            }
+            if self._said.get(party.name, "here") != state:
+                self.log("site", site=party.name, state=state, reason=reason)
+                self._said[party.name] = state
+        self.log("step", phase=phase, done=done, of=total)
+        self._write({"phase": phase, "done": done, "of": total, "sites": sites})
+
+    def fail(self, reason: str) -> None:
+        self.log("failed", reason=reason)
+        self._write({"phase": "failed", "failed": reason, "sites": {}})
+
+    def _write(self, plain: dict[str, Any]) -> None:
+        put(self.out / "status.json", json.dumps({"study": self.name, "time": now(), **plain}, indent=1))
+
+    def log(self, event: str, **more: Any) -> None:
+        with (self.out / "log.jsonl").open("a") as file:
+            file.write(json.dumps({"time": now(), "event": event, "study": self.name, **more}) + "\n")
+
+
+def withdrawn(out: Path, names: Sequence[str]) -> Collection[int]:
+    """Sites whose withdrawal was asked for."""
+    folder = out / "withdraw"
+    return [names.index(place.name) for place in folder.iterdir() if place.name in names] if folder.is_dir() else ()
+
+
+def now() -> str:
+    """The time, for those who read logs."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]:
+    """What of a note has the form of an honest one: all else could stop the study, or keep its accountant busy.
+
+    made: the releases that the site's plan has, and how many of them to believe.
+    """
+    found: dict[str, Any] = {}
+    for name in ("study", "refusal"):
+        if isinstance(note.get(name), str):
+            found[name] = note[name][:LONGEST_REASON]
+    for name in ("spent", "epsilon"):
+        if type(note.get(name)) in (int, float) and 0 <= note[name] <= sys.float_info.max:
+            found[name] = float(note[name])
+    for name, least in (("rounds", -1), ("updates", 0)):
+        given = note.get(name)
+        numbers = {phase: given.get(phase) for phase in PHASES} if isinstance(given, dict) else {}
+        found[name] = {phase: n for phase, n in numbers.items() if type(n) is int and least <= n <= LAST_ROUND}
+    try:
+        parts = [Repeated(events.from_dict(event), count) for event, count in note["events"]]
+        counts: Counter[Event] = Counter()
+        for part in parts:
+            for event, count in _leaves(part):
+                counts[_bare(event)] += count
+        distinct = {event for part in parts for event, _ in _leaves(part)}
+        if len(distinct) <= 2 * len(made) and all(count <= made.get(event, 0) for event, count in counts.items()):
+            found["events"] = [[events.to_dict(part.event), part.steps] for part in parts]
+    except (KeyError, TypeError, ValueError):
+        pass
+    return found | {"seeded": note.get("seeded") is True}
+
+
+def _leaves(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
+    """Single releases of an event, and how many of each."""
+    if isinstance(event, Repeated):
+        yield from _leaves(event.event, times * event.steps)
+    elif isinstance(event, Composed):
+        for part in event.events:
+            yield from _leaves(part, times)
+    else:
+        yield event, times
+
+
+def _bare(event: Event) -> Event:
+    """A release but for how many numbers it has, and for digits of its noise in which machines may differ."""
+    if isinstance(event, Gaussian) and event.coordinates <= MOST_NUMBERS:
+        return replace(event, noise_multiplier=float(f"{event.noise_multiplier:.6g}"), coordinates=0)
+    if isinstance(event, TruncatedPoissonSampled):
+        return replace(event, event=_bare(event.event))
+    return event
+
+
+# --- FLARE's side -------------------------------------------------------------------------------------------------
+
+
+class StudyController(Coordinator):
+    """The controller that a job names: one sitting of a study, from where the last one ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.served = json.loads(Path(os.environ[SERVED]).read_text())
+        self.out = Path(self.served["out"])
+        self.patience, self.longest = float(self.served["patience"]), float(self.served["longest"])
+        self.silent: list[str] | None = None
+
+    def recess(self, silent: Sequence[str]) -> bool:
+        if self.silent != silent:  # `tacit serve` sees who of them is connected again
+            self.silent = list(silent)
+            put(self.out / "silent.json", json.dumps(self.silent))
+        return (self.out / "recess").exists()
+
+    def conduct(self, post: Post) -> None:
+        with locked(self.out / "sitting.lock"):  # a sitting whose coordinator was killed may take some seconds to end
+            self._conduct(post)
+
+    def _conduct(self, post: Post) -> None:
+        study = read_study(Path(self.served["study"]))
+        members, test = study.outline()
+        setup = Agreement.of(study).setup(members[0].table)
+        status = Status(self.out, study.plan.name, setup)
+        status.log("sitting", sites=post.sites)
+        try:
+            self._sit(study, setup, test, status, post)
+        except Deserted:
+            status.log("deserted")
+        except ValueError as error:
+            status.fail(str(error))
+
+    def _sit(self, study: Study, setup: Setup, test: Any, status: Status, post: Post) -> None:
+        from tacit.report import studied
+
+        first = self.out / "forgive"  # the first sitting of a command that was given anew
+        host = Remote(setup, post, self.out / "notes.json", forgives=first.exists())
+        first.unlink(missing_ok=True)
+
+        def observe(phase: str, done: int, total: int, spent: dict[str, float], progress: Any) -> None:
+            names = host.names
+            away = {names[j]: why for j, why in {**progress.missed, **progress.away}.items()}
+            left = {names[j]: why for j, why in progress.refused.items()}
+            status.show(host, phase, done, total, away, left)
+
+        done = conduct(
+            setup, self.out, host, test=test, observe=observe, withdrawn=lambda: withdrawn(self.out, host.names)
+        )
+        about = {
+            "version": tacit.__version__,
+            "name": study.plan.name,
+            "model": study.settings.model,
+            "target": study.settings.target,
+            "data": f"{len(setup.parties)} sites over a network",
+        }
+        budgets = {party.name: party.epsilon for party in setup.parties}
+        studied.write(self.out, done, about, budgets, 0 if test is None else len(test.target))
+        status.log("finished")
