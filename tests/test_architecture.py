@@ -48,6 +48,7 @@ TOP = (
     "tacit.estimators",
     "tacit.fitting",
     "tacit.learning",
+    "tacit.network",
     "tacit.planning",
     "tacit.policy",
     "tacit.posterior",

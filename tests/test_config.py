@@ -1,17 +1,23 @@
-"""Study files: what may be in them, how they are refused, and the sites that they make."""
+"""Study files and site files: what may be in them, how they are refused, and the sites that they make."""
 
+import json
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tacit.config import Settings, Study, read_study
+from tacit.config import Settings, SiteFile, SiteSettings, Study, Unfit, example_site, read_site, read_study
 from tacit.data.datasets import abalone
+from tacit.data.tables import Table
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
+from tacit.study import _capacities
+from tests.data.uci import UCI, needs_heart
 
 ROOT = Path(__file__).parent.parent
 SECRET = "s3cret"
@@ -19,7 +25,9 @@ TOP = 'model = "logistic"\ntarget = "ill"\nepsilon = 1.0\ndelta = 1e-5\n'
 FACTS = '[facts]\nclasses = ["no", "yes"]\nbounds = { age = [0, 110] }\ncategories = { sex = ["F", "M"] }\n'
 SITES = '[[site]]\nname = "north"\nfile = "north.csv"\n[[site]]\nname = "south"\nfile = "south.csv"\n'
 WHOLE = TOP + FACTS + SITES
+PLACED = WHOLE.replace("file =", "places = 20\nfile =")
 ADULT = 'model = "logistic"\nepsilon = 1\ndelta = 1e-5\n[data]\ndataset = "adult"\nsplit = "C"\nsites = 10\n'
+HEART = pytest.param(ADULT.replace('adult"\nsplit = "C"\nsites = 10', 'heart"\nsplit = "group"'), marks=needs_heart)
 
 Read = Callable[[str], Study]
 
@@ -31,8 +39,9 @@ def people(count: int, seed: int) -> pd.DataFrame:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Read:
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     """The study of a text, beside files of three sites."""
+    monkeypatch.setenv("TACIT_DATA", str(UCI))
     for seed, name in enumerate(("north", "south", "public")):
         people(20, seed).drop(columns="town").to_csv(tmp_path / f"{name}.csv", index=False)
     people(30, 3).to_csv(tmp_path / "all.csv", index=False)
@@ -96,7 +105,7 @@ def test_every_setting_reaches_the_plan(read: Read) -> None:
 
 
 def test_every_field_says_what_it_expects() -> None:
-    waiting = [Settings]
+    waiting: list[Any] = [Settings, SiteSettings]
     while waiting:
         section = waiting.pop()
         for name, field in section.model_fields.items():
@@ -162,7 +171,10 @@ def test_every_field_says_what_it_expects() -> None:
         (TOP, "neither [data] nor [[site]]; expected [data]"),
         (WHOLE + '[data]\ndataset = "adult"\nsplit = "A"\nsites = 2\n', "both [data] and [[site]]"),
         (TOP + '[site]\nname = "a"\n', "expected tables [[site]], in two brackets"),
-        (TOP + '[[site]]\nname = "a"\n', "there is no file of site 1; expected the name of a CSV"),
+        (TOP + '[[site]]\nfile = "a.csv"\n', "there is no name of site 1; expected a name for the site"),
+        (WHOLE + "places = 0\n", "site 2: places=0; expected a whole number of at least 1: the public number"),
+        (WHOLE + "places = 32\n", "there is no places of site north; expected it in each [[site]], or in none"),
+        (WHOLE + "places = 1e3\n", "site 2: places=1000.0; expected a whole number of at least 1"),
         (WHOLE.replace('"south"', '"north"'), "two sites have name='north'"),
         (WHOLE.replace('"south.csv"', '"./north.csv"'), "two sites have file='north.csv'; expected each site's own"),
         (WHOLE.replace('"south"', '"a/b"'), "site 'a/b'; expected a name that can name a folder"),
@@ -183,6 +195,8 @@ def test_every_field_says_what_it_expects() -> None:
         (ADULT.replace("epsilon = 1\n", ""), "there is no epsilon; expected it above all tables"),
         (TOP + '[data]\nfile = "all.csv"\nsplit = "group"\n', "without by; expected the column"),
         (TOP + '[data]\nfile = "all.csv"\nsplit = "group"\nby = "ill"\n', "by='ill' is the target"),
+        (WHOLE.replace('"north"', r'"a\nb"').replace("epsilon = 1.0\n", ""), r"there is no epsilon of site a\nb;"),
+        (r'facts = "a\nb"' + "\n" + TOP + SITES, r"a\nb: No such file"),
         ("rounds = \n", "cannot be read"),
     ],
 )
@@ -244,6 +258,8 @@ def test_a_sites_records_are_refused_by_site_and_column(
     ("text", "words"),
     [
         (WHOLE.replace("south.csv", "no.csv"), "site south: file="),
+        (WHOLE.replace('file = "south.csv"\n', ""), "site south: there is no file; expected the name of a CSV"),
+        (PLACED.replace("20", "19"), "site north: places=19 and more records; expected a place for each"),
         (WHOLE.replace("bounds = { age = [0, 110] }\n", ""), "site north: column 'age' has no bounds"),
         (WHOLE + 'ledger = "no.sqlite"\n', "site south: path="),
         (WHOLE + '[test]\nfile = "no.csv"\n', "test: file="),
@@ -295,6 +311,84 @@ def test_a_data_set_is_spread_over_sites_and_its_own_test_part_is_public(read: R
         assert not np.array_equal(member.table.features, differs.table.features)
 
 
+# --- What is public of a study -----------------------------------------------------------------------------------
+
+NETWORK = 'columns = ["sex", "age"]\n' + re.sub(r'file = ".*"', "places = 32", WHOLE)
+
+
+def public(table: Table) -> tuple[Any, ...]:
+    """All that a table says beside its records."""
+    ends = table.low.tobytes(), table.high.tobytes()
+    return table.names, table.numbers, *ends, table.classes, table.schema, table.categories, table.notes
+
+
+def test_an_outline_is_the_study_without_records_and_opens_no_file_of_a_site(read: Read, tmp_path: Path) -> None:
+    files = NETWORK.replace("places = 32", 'places = 32\nfile = "north.csv"', 1) + 'file = "south.csv"\n'
+    text = files + 'epsilon = 2\nledger = "no.sqlite"\n[test]\nfile = "public.csv"\n'
+    study = read(text)
+    real, test = read(files + 'epsilon = 2\n[test]\nfile = "public.csv"\n').gather()
+    for name in ("north", "south"):
+        (tmp_path / f"{name}.csv").unlink()
+    members, same = study.outline()
+    assert study.names() == [member.name for member in members] == ["north", "south"]
+    assert [(m.epsilon, m.delta, m.places, m.ledger) for m in members] == [(1, 1e-5, 32, None), (2, 1e-5, 32, None)]
+    for member, other in zip(members, real, strict=True):
+        assert public(member.table) == public(other.table)
+        assert member.table.features.shape == (0, 2)
+        assert other.places == 32
+    assert test is not None
+    assert same is not None
+    np.testing.assert_array_equal(test.features, same.features)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (NETWORK.replace('columns = ["sex", "age"]\n', ""), "there is no columns; expected a list of them above all"),
+        (NETWORK.replace("places = 32\n", ""), "site north: there is no places; expected a whole number"),
+        (NETWORK.replace('"age"]', '"height"]'), "column 'height' has neither bounds nor categories; give [low, high]"),
+        (NETWORK.replace('classes = ["no", "yes"]\n', ""), "target 'ill' has no classes; give its two labels"),
+        (NETWORK + '[test]\nfile = "no.csv"\n', "test: file="),
+        ('unit = "site"\nledger = "no.sqlite"\n' + NETWORK, "path="),
+    ],
+)
+def test_an_outline_that_is_not_public_is_refused(read: Read, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=r"^study=.*study\.toml") as error:
+        read(text).outline()
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ADULT.replace("adult", "abalone").replace('"C"', '"A"').replace("10", "4"),
+        HEART,
+        TOP + FACTS + '[data]\nfile = "all.csv"\nsplit = "group"\nby = "town"\n[test]\nfile = "public.csv"\n',
+        'columns = ["age"]\n' + TOP + FACTS + '[data]\nfile = "all.csv"\nsplit = "equal"\nsites = 3\n',
+    ],
+)
+def test_an_outline_of_public_data_is_their_spread_with_places_by_size(read: Read, text: str) -> None:
+    study = read(text)
+    members, test = study.outline()
+    real, same = study.gather()
+    assert study.names() == [member.name for member in members] == [member.name for member in real]
+    sizes = [len(member.table.target) for member in real]
+    assert [member.places for member in members] == _capacities(sizes)
+    for member, other in zip(members, real, strict=True):
+        assert public(member.table) == public(other.table)
+        assert member.table.features.shape == (0, len(other.table.names))
+    assert (test is None) == (same is None)
+
+
+def test_a_folder_that_was_begun_before_there_were_places_is_still_the_studys(read: Read, tmp_path: Path) -> None:
+    study = read(WHOLE)
+    study.claim(tmp_path)
+    assert "places" not in (tmp_path / "settings.json").read_text()
+    with pytest.raises(ValueError, match="another site"):
+        read(PLACED).claim(tmp_path)
+
+
 def test_the_studies_of_the_guide_are_sound(read: Read) -> None:
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "simulate.md").read_text(), re.S)
     assert [read(block).plan.link for block in blocks] == ["logistic"] * 3
@@ -308,3 +402,302 @@ def test_the_example_is_a_study_of_ten_sites() -> None:
     assert test is not None
     sizes = [len(member.table.target) for member in members]
     assert max(sizes[:5]) * 5 < min(sizes[5:])
+
+
+# --- Site files --------------------------------------------------------------------------------------------------
+
+SITE = 'name = "north"\ndata = "north.csv"\ntarget = "ill"\ncolumns = ["age", "sex"]\nplaces = 32\n'
+LIMITS = '[limits]\nepsilon = 1.0\ndelta = 1e-5\nmodels = ["logistic"]\n'
+OWN = SITE + LIMITS + FACTS
+TRIAL = 'name = "site-2"\n' + LIMITS + '[data]\ndataset = "abalone"\nsplit = "A"\nsites = 4\nseed = 3\n'
+TOWN = 'name = "01"\ntarget = "ill"\ncolumns = ["age", "sex"]\n' + LIMITS + FACTS
+TOWN += '[data]\nfile = "all.csv"\nsplit = "group"\nby = "town"\n'
+
+Join = Callable[[str], SiteFile]
+
+
+@pytest.fixture
+def join(read: Read, tmp_path: Path) -> Join:
+    """The site file of a text, beside the files of `read`."""
+
+    def join(text: str) -> SiteFile:
+        path = tmp_path / "site.toml"
+        path.write_text(text, encoding="utf-8")
+        return read_site(path)
+
+    return join
+
+
+def test_what_a_site_leaves_out_has_defaults(join: Join, tmp_path: Path) -> None:
+    site = join(OWN)
+    assert (site.kit_folder, site.state_folder, site.record_places) == (tmp_path / "kit", tmp_path / "state", 32)
+    limits, shares = site.settings.limits, site.settings.shares
+    assert (limits.epsilon, limits.delta, limits.least_noise, limits.models) == (1.0, 1e-5, 0.5, ["logistic"])
+    assert (limits.methods, limits.unit, limits.adjacency) == (
+        *(["natural", "vi", "ep", "sep"], "record", "add-remove"),
+    )
+    assert (limits.studies, limits.most_rounds, site.settings.insecure_seed) == (None, None, None)
+    assert (shares.spent, shares.evaluation) == (True, True)
+
+
+def test_a_site_says_where_things_are_and_what_it_allows(join: Join, tmp_path: Path) -> None:
+    more = 'least_noise = 2\nmethods = ["vi"]\nunit = "site"\nadjacency = "replace-one"\nstudies = ["heart"]\n'
+    more += "most_rounds = 7\n[shares]\nspent = false\nevaluation = false\n"
+    (tmp_path / "facts.toml").write_text(FACTS.replace("[facts]\n", ""))
+    top = 'kit = "../kits/a"\nstate = "/var/a"\ninsecure_seed = 7\nfacts = "facts.toml"\n'
+    site = join(top + SITE + LIMITS + more)
+    assert (site.kit_folder, site.state_folder) == (tmp_path / "../kits/a", Path("/var/a"))
+    limits = site.settings.limits
+    assert (limits.least_noise, limits.methods, limits.unit) == (2, ["vi"], "site")
+    assert (limits.adjacency, limits.studies, limits.most_rounds) == ("replace-one", ["heart"], 7)
+    assert (site.settings.shares.spent, site.settings.shares.evaluation) == (False, False)
+    assert site.settings.insecure_seed == 7
+    assert site.facts == join(OWN).facts
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OWN.replace('name = "north"\n', ""), "there is no name; expected the site's name, as in its certificate"),
+        (OWN.replace('"north"', '"a/b"'), "name='a/b'; expected a name that can name a folder"),
+        (OWN.replace('"north"', '".."'), "name='..'; expected a name that can name a folder"),
+        (OWN.replace('data = "north.csv"\n', ""), "there is no data; expected the name of a CSV"),
+        (OWN.replace('data = "north.csv"', "data = 3"), "data=3; expected the name of a CSV"),
+        (OWN.replace('data = "north.csv"', 'data = ""'), "data=''; expected the name of a CSV"),
+        (OWN.replace('target = "ill"\n', ""), "there is no target; expected the name of a column"),
+        (OWN.replace('columns = ["age", "sex"]\n', ""), "there is no columns; expected a list of the columns"),
+        (OWN.replace('"sex"]', '"age"]'), "columns has more than one column 'age'"),
+        (OWN.replace('"sex"]', '"ill"]'), "columns have 'ill'; expected features alone"),
+        (OWN.replace('"sex"]', '"height"]'), "column 'height' has neither bounds nor categories; give [low, high]"),
+        (OWN.replace("places = 32\n", ""), "there is no places; expected a whole number of at least 1"),
+        (OWN.replace("places = 32", "places = 0"), "places=0; expected a whole number of at least 1: the public"),
+        (SITE + LIMITS, "there is no facts; expected a table [facts]"),
+        (OWN.replace('classes = ["no", "yes"]\n', ""), "target 'ill' has no classes; give its two labels"),
+        (OWN.replace('["logistic"]', '["logistic", "linear"]'), "target 'ill' has no bounds; give [low, high]"),
+        (OWN.replace("[0, 110]", "[110, 0]"), "facts: bounds of 'age'"),
+        ('facts = "no.toml"\n' + SITE + LIMITS, "facts="),
+        (SITE + FACTS, "there is no limits; expected a table [limits] with epsilon, delta and models"),
+        (OWN.replace("epsilon = 1.0\n", ""), "there is no epsilon of limits; expected a number above 0"),
+        (OWN.replace("epsilon = 1.0", "epsilon = inf"), "limits: epsilon=inf; expected a number above 0, the budget"),
+        (OWN.replace("delta = 1e-5\n", ""), "there is no delta of limits; expected a number above 0 and below 1"),
+        (OWN.replace("1e-5", "1"), "limits: delta=1; expected a number above 0 and below 1"),
+        (OWN.replace('models = ["logistic"]\n', ""), "there is no models of limits; expected a list of some of"),
+        (OWN.replace('["logistic"]', "[]"), "limits: models=[]; expected a list of some of logistic"),
+        (OWN.replace('["logistic"]', '"logistic"'), "limits: models='logistic'; expected a list of some of logistic"),
+        (OWN.replace('["logistic"]', '["poisson"]'), "limits: models 1='poisson'; expected a list of some of logistic"),
+        (OWN.replace("models", 'methods = ["em"]\nmodels'), "limits: methods 1='em'; expected a list of some of nat"),
+        (OWN.replace("models", 'unit = "person"\nmodels'), "limits: unit='person'; expected one of record, site"),
+        (OWN.replace("models", 'adjacency = "swap"\nmodels'), "limits: adjacency='swap'; expected one of add-remove"),
+        (OWN.replace("models", "least_noise = 0\nmodels"), "limits: least_noise=0; expected a number above 0"),
+        (OWN.replace("models", "most_rounds = 0\nmodels"), "limits: most_rounds=0; expected a whole number"),
+        (OWN.replace("models", "studies = []\nmodels"), "limits: studies=[]; expected a list of names of studies"),
+        (OWN.replace("models", "modles = 1\nmodels"), "limits: 'modles' is not known there; expected models"),
+        (OWN.replace("models", "places = 1\nmodels"), "limits: 'places' is not known there; expected it above all"),
+        (OWN + "[shares]\nspend = true\n", "shares: 'spend' is not known there; expected spent"),
+        (OWN + '[shares]\nspent = "no"\n', "shares: spent='no'; expected true or false"),
+        ("insecure_seed = -1\n" + OWN, "insecure_seed=-1; expected a whole number of at least 0"),
+        ('ledger = "a"\n' + OWN, "'ledger' is not known there; expected one of name, kit, state"),
+        (TRIAL.replace('"A"', '"E"'), "data: split='E'; expected one of A, B, C, D"),
+        (TRIAL.replace("split", "splt"), "data: 'splt' is not known there; expected split"),
+        (TRIAL.replace('split = "A"\n', ""), "there is no split of data; expected one of A, B, C, D"),
+        (TRIAL.replace("sites = 4\n", ""), "without sites; expected how many"),
+        (TRIAL.replace("site-2", "site-5"), "name='site-5' is none of the 4 sites of [data]; expected site-1 to"),
+        (TRIAL.replace("logistic", "linear"), 'data: dataset="abalone" has two classes'),
+        ("places = 32\n" + TRIAL, "places with [data], whose split says how many there are; leave it out"),
+        ('target = "ill"\n' + TRIAL, "target with a dataset of [data]; expected it for files only"),
+        (TRIAL + FACTS, "facts with a dataset of [data]; expected it for files only"),
+        (TOWN.replace('target = "ill"\n', ""), "there is no target; expected the name of a column"),
+        (TOWN.replace('by = "town"', 'by = "ill"'), "by='ill' is the target"),
+        ("name = \n", "cannot be read"),
+    ],
+)
+def test_a_site_file_is_refused_by_field_and_remedy(join: Join, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=r"^site=.*site\.toml") as error:
+        join(text)
+    found = str(error.value)
+    assert words in found
+    assert error.value.__cause__ is None
+    assert "\n" not in found
+    assert not re.search(r"[.!?]\s\S", found), f"more than one sentence: {found}"
+
+
+def test_a_site_gives_the_columns_that_are_asked_for_in_their_order(join: Join) -> None:
+    site, records = join(OWN), people(20, 0)
+    found = site.table(["sex", "age"], "ill", "logistic")
+    assert found.names == ("sex=M", "age")
+    np.testing.assert_array_equal(found.features[:, 1], records["age"])
+    np.testing.assert_array_equal(found.target, records["ill"] == "yes")
+    assert site.table(None, None, "logistic").names == ("age", "sex=M")
+    assert site.table(["sex"], None, "logistic").names == ("sex=M",)
+
+
+@pytest.mark.parametrize("columns", [None, ["sex", "age"], ["age"]])
+def test_what_is_public_of_a_site_is_told_without_its_records(join: Join, tmp_path: Path, columns: Any) -> None:
+    site = join(OWN)
+    real = site.table(columns, "ill", "logistic")
+    (tmp_path / "north.csv").unlink()
+    found = join(OWN).public_table(columns, "ill", "logistic")
+    assert public(found) == public(real)
+    assert len(found.target) == 0
+
+
+def test_a_site_may_take_its_target_for_labels_and_for_a_number(join: Join, tmp_path: Path) -> None:
+    records = people(20, 0).assign(ill=[0, 1] * 10)
+    records.to_csv(tmp_path / "north.csv", index=False)
+    text = OWN.replace('["logistic"]', '["linear", "probit"]').replace('["no", "yes"]', '["0", "1"]')
+    site = join(text.replace("age = [0, 110]", "age = [0, 110], ill = [0, 1]"))
+    linear, probit = (site.table(None, None, link) for link in ("linear", "probit"))
+    assert (linear.classes, probit.classes) == (None, ("0", "1"))
+    assert (linear.low[-1], linear.high[-1]) == (0, 1)
+    np.testing.assert_array_equal(linear.target, probit.target)
+    for link, real in (("linear", linear), ("probit", probit)):
+        assert public(site.public_table(None, None, link)) == public(real)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "words"),
+    [
+        (OWN, (["age", "town"], "ill", "logistic"), "columns name 'town', which the site does not offer"),
+        (OWN, (["age", "age"], "ill", "logistic"), "columns are none, or name one twice; expected each once"),
+        (OWN, ([], "ill", "logistic"), "columns are none, or name one twice; expected each once"),
+        (OWN, (["age"], "sex", "logistic"), "target='sex' is not the site's"),
+        (OWN, (["age"], "ill", "probit"), "model='probit' is none of the site's; expected one of logistic"),
+        (TRIAL, (["age"], None, "logistic"), "columns name 'age', which the site does not offer"),
+        (TRIAL, (["length"], None, "logistic"), "columns choose among those of a data set; expected all of them"),
+        (TRIAL, (None, "ill", "logistic"), "target='ill' is not the site's"),
+    ],
+)
+def test_what_a_site_does_not_offer_is_refused_in_words_for_both(
+    join: Join, tmp_path: Path, text: str, asked: Any, words: str
+) -> None:
+    (tmp_path / "north.csv").write_text("not read before")
+    site = join(text)
+    for give in (site.table, site.public_table):
+        with pytest.raises(Unfit) as error:
+            give(*asked)
+        assert words in str(error.value)
+        assert words in error.value.public
+        assert str(tmp_path) not in error.value.public
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"age": SECRET}, "column 'age' holds text; give the public list of categories, as in [facts.categories]"),
+        ({"sex": SECRET}, "column 'sex' has values outside its categories"),
+        ({"age": np.nan}, "column 'age' holds missing values"),
+        ({"ill": SECRET}, "target 'ill' has labels outside the classes"),
+        (None, "north.csv: No such file or directory"),
+        (40, "places=32 and more records; expected a place for each, so raise places"),
+    ],
+)
+def test_records_that_do_not_fit_are_told_in_detail_to_their_holder_alone(
+    join: Join, tmp_path: Path, changes: Any, words: str
+) -> None:
+    site, path = join(OWN), tmp_path / "north.csv"
+    if changes is None:
+        path.unlink()
+    else:
+        records = people(changes, 0) if isinstance(changes, int) else people(20, 0).assign(**changes)
+        records.to_csv(path, index=False)
+    with pytest.raises(Unfit, match=r"^site=.*site\.toml") as error:
+        site.table(["age", "sex"], "ill", "logistic")
+    assert words in str(error.value)
+    assert SECRET not in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.public == "the records do not fit the site's own file; its log says why"
+    assert error.value.__cause__ is None
+    copied = pickle.loads(pickle.dumps(error.value))
+    assert (str(copied), copied.public) == (str(error.value), error.value.public)
+
+
+@pytest.mark.parametrize(
+    ("site", "study"),
+    [
+        (TRIAL, ADULT.replace("adult", "abalone").replace('"C"', '"A"').replace("10", "4") + "seed = 3\n"),
+        (TOWN, TOP + FACTS + '[data]\nfile = "all.csv"\nsplit = "group"\nby = "town"\n'),
+    ],
+)
+def test_a_site_of_public_data_has_the_part_and_the_places_that_the_study_says(
+    join: Join, read: Read, site: str, study: str
+) -> None:
+    own, found = join(site), read(study)
+    place = found.names().index(own.settings.name)
+    (member, outlined) = (found.gather()[0][place], found.outline()[0][place])
+    table = own.table(None, found.settings.target, "logistic")
+    np.testing.assert_array_equal(table.features, member.table.features)
+    np.testing.assert_array_equal(table.target, member.table.target)
+    assert public(table) == public(outlined.table) == public(own.public_table(None, None, "logistic"))
+    assert own.record_places == outlined.places
+
+
+def test_a_site_that_public_data_do_not_have_is_refused(join: Join) -> None:
+    site = join(TOWN.replace('"01"', '"03"'))
+    for give in (lambda: site.table(None, None, "logistic"), lambda: site.record_places):
+        with pytest.raises(Unfit, match=r"^site=.*: name='03' is none of the sites of \[data\]; expected one of its"):
+            give()
+
+
+# --- Examples of site files --------------------------------------------------------------------------------------
+
+ODD = "o'k \"é #🚫 = [x]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NETWORK,
+        WHOLE,
+        f"name = {json.dumps(ODD + chr(92), ensure_ascii=False)}\n"
+        + WHOLE.replace('"north"', json.dumps(ODD, ensure_ascii=False)).replace("south.csv", r"a\\b\"c.csv"),
+        WHOLE.replace("age", r'"a\u007f\n \"ge"').replace('"F"', r'"F\t\b\u0000"').replace('"no"', '"nö"'),
+        'adjacency = "replace-one"\nmethod = "vi"\nrounds = 7\n' + PLACED + "epsilon = 3\ndelta = 1e-7\n",
+        ADULT,
+        ADULT + "seed = 0x" + "f" * 5000 + "\n",
+        HEART,
+        TOP + FACTS + '[data]\nfile = "all.csv"\nsplit = "group"\nby = "town"\n',
+        'unit = "site"\n'
+        + TOP.replace("logistic", "probit")
+        + FACTS.replace("sex =", 'town = ["01", "2"], sex =')
+        + '[data]\nfile = "all.csv"\nsplit = "equal"\nsites = 2\n',
+        TOP.replace("logistic", "linear").replace("ill", "age")
+        + '[facts]\nbounds = { age = [0, 110] }\ncategories = { sex = ["F", "M"], ill = ["no", "yes"] }\n'
+        + SITES,
+        *re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "simulate.md").read_text(), re.S),
+        (ROOT / "examples" / "adult-c.toml").read_text(),
+    ],
+)
+def test_an_example_of_a_site_file_is_one_and_fits_the_study(read: Read, join: Join, text: str) -> None:
+    study = read(text)
+    for name in (study.names()[0], study.names()[-1]):
+        site = join(example_site(study, name))
+        limits, given = site.settings.limits, study.settings
+        assert (site.settings.name, limits.models, limits.methods) == (name, [study.plan.link], [study.plan.method])
+        assert (limits.adjacency, limits.unit, limits.studies) == (
+            *(study.plan.adjacency, study.plan.unit, [study.plan.name]),
+        )
+        entry = next((entry for entry in given.site or [] if entry.name == name), None)
+        assert limits.epsilon == (given.epsilon if entry is None or entry.epsilon is None else entry.epsilon)
+        assert limits.delta == (given.delta if entry is None or entry.delta is None else entry.delta)
+        if entry is None:
+            assert site.settings.data == given.data
+        else:
+            assert site.settings.data == (entry.file or "records.csv")
+            assert site.record_places == (entry.places or 1000)
+        if given.columns is not None or given.site is not None:
+            assert site.facts == study.facts
+            asked = site.public_table(given.columns, given.target, study.plan.link)
+            if given.columns is not None:
+                assert public(asked) == public(study.outline()[0][0].table)
+
+
+def test_an_example_is_refused_where_the_study_does_not_say_enough(read: Read) -> None:
+    for text, name, words in (
+        (WHOLE, "east", "site='east' is none that the study can have; expected one of north, south"),
+        (WHOLE.replace("epsilon = 1.0", "epsilon = inf"), "north", "epsilon=inf, which no site's ledger can pay"),
+        (WHOLE.replace('classes = ["no", "yes"]\n', ""), "north", "target 'ill' has no classes"),
+        ('columns = ["age", "bmi"]\n' + WHOLE, "north", "column 'bmi' has neither bounds nor categories"),
+        (TOP + SITES, "north", "no column is left as a feature; expected at least one"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            example_site(read(text), name)

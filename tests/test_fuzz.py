@@ -1,7 +1,7 @@
 """Whatever comes from outside is read whole or refused by a ValueError of one line: nothing else ever happens.
 
-Messages, study files, tables, events and ledgers are made of anything at all (by hypothesis) and of sound ones with
-something changed (by seeded loops). Each loop is also run on a reader with a planted fault, and must see it.
+Messages, study and site files, tables, events and ledgers are made of anything at all (by hypothesis) and of sound ones
+with something changed (by seeded loops). Each loop is also run on a reader with a planted fault, and must see it.
 """
 
 import copy
@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from tacit.config import Study, read_schedule, read_study
+from tacit.config import SiteFile, Study, Unfit, example_site, read_schedule, read_site, read_study
 from tacit.data.tables import Facts, Table, read_frame
 from tacit.families import DiagonalGaussian, FullGaussian
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
@@ -347,9 +347,61 @@ def check_study(path: Path, read: Any = read_study) -> bool:
     assert isinstance(study, Study)
     assert study.plan.rounds >= 1
     if study.settings.data is None or study.settings.data.dataset is None:  # the embedded ones take a second
-        sites = outcome(study.gather, shown=path.read_bytes())
-        assert isinstance(sites, ValueError) or len(sites[0]) >= 1
+        for sites in (outcome(study.gather, shown=path.read_bytes()), outcome(study.outline, shown=path.read_bytes())):
+            assert isinstance(sites, ValueError) or len(sites[0]) >= 1
+        names = outcome(study.names, shown=path.read_bytes())
+        for name in [] if isinstance(names, ValueError) else names[:1]:
+            text = outcome(example_site, study, name)
+            if not isinstance(text, ValueError):
+                own = path.with_name("example.toml")
+                own.write_text(text, encoding="utf-8")
+                assert read_site(own).settings.name == name
     return True
+
+
+SITES = (
+    'name = "north"\nkit = "kit"\nstate = "state"\ndata = "north.csv"\ntarget = "ill"\ncolumns = ["age", "sex"]\n'
+    "places = 10\ninsecure_seed = 7\n[limits]\nepsilon = 1.0\ndelta = 1e-5\nleast_noise = 1\n"
+    'models = ["logistic", "probit"]\nmethods = ["natural"]\nunit = "record"\nadjacency = "add-remove"\n'
+    'studies = ["heart"]\nmost_rounds = 9\n[shares]\nspent = true\nevaluation = false\n'
+    '[facts]\nclasses = ["no", "yes"]\nbounds = { age = [0, 110] }\ncategories = { sex = ["F", "M"] }\n',
+    'name = "no"\ntarget = "age"\ncolumns = ["sex"]\n[data]\nfile = "north.csv"\nsplit = "group"\nby = "ill"\n'
+    '[limits]\nepsilon = 1\ndelta = 1e-5\nmodels = ["linear"]\n'
+    '[facts]\nbounds = { age = [0, 110] }\ncategories = { sex = ["F", "M"] }\n',
+    'name = "site-01"\n[limits]\nepsilon = 1\ndelta = 1e-5\nmodels = ["probit"]\n'
+    '[data]\ndataset = "adult"\nsplit = "dirichlet"\nsites = 10\nconcentration = 0.5\nseed = 3\n',
+)
+
+
+def check_site(path: Path, read: Any = read_site) -> bool:
+    """A site, or a refusal that begins with the file's name. Records are read, or refused with no path for others."""
+    site = outcome(read, path, shown=path.read_bytes())
+    if isinstance(site, ValueError):
+        assert str(site).startswith(f"site={path}"), site
+        return False
+    assert isinstance(site, SiteFile)
+    assert 0 < site.settings.limits.epsilon < math.inf
+    if isinstance(site.settings.data, str) or site.settings.data.dataset is None:
+        link = site.settings.limits.models[0]
+        public = outcome(site.public_table, None, None, link, shown=path.read_bytes())
+        assert isinstance(public, Table), public  # all that is public is checked before
+        table = outcome(site.table, None, None, link, kinds=(Unfit,), shown=path.read_bytes())
+        if isinstance(table, Unfit):
+            assert str(path) not in table.public
+        else:
+            assert table.names == public.names
+            assert len(table.target) <= site.record_places
+    return True
+
+
+def fuzz_sites(path: Path, count: int, read: Any = read_site) -> int:
+    """How many of `count` changed site files are sites."""
+    rng, accepted = random.Random(count), 0
+    (path.parent / "north.csv").write_text(RECORDS)
+    for _ in range(count):
+        path.write_text(changed_file(rng, rng.choice(SITES)), encoding="utf-8")
+        accepted += check_site(path, read)
+    return accepted
 
 
 def fuzz_studies(path: Path, count: int, read: Any = read_study) -> int:
@@ -382,6 +434,36 @@ def test_the_studies_that_are_changed_are_sound(folder, text):
     for sound in (text, "\n".join(f"{name} = {toml(value)}" for name, value in tomllib.loads(text).items())):
         path.write_text(sound)
         assert check_study(path)
+
+
+def test_a_changed_site_file_is_a_site_or_refused_with_its_name(folder):
+    assert 0.05 * 1200 < fuzz_sites(folder / "site.toml", 1200) < 0.6 * 1200
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_any_file_is_no_site(folder, content):
+    path = folder / "any.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert not check_site(path)
+
+
+@pytest.mark.parametrize("text", SITES)
+def test_the_sites_that_are_changed_are_sound(folder, text):
+    (folder / "north.csv").write_text(RECORDS)
+    path = folder / "site.toml"
+    for sound in (text, "\n".join(f"{name} = {toml(value)}" for name, value in tomllib.loads(text).items())):
+        path.write_text(sound)
+        assert check_site(path)
+
+
+def test_a_reader_of_site_files_with_a_fault_is_noticed(folder):
+    def faulty(path: Path) -> SiteFile:
+        site = read_site(path)
+        assert site.settings.model_dump(exclude_none=True)["insecure_seed"], "as if it were never left out"
+        return site
+
+    with pytest.raises(AssertionError, match="KeyError"):
+        fuzz_sites(folder / "site.toml", 200, faulty)
 
 
 def test_a_reader_of_study_files_with_a_fault_is_noticed(folder):

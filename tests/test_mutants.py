@@ -1,4 +1,4 @@
-"""Mutants: mechanisms, sites and ledgers that are broken on purpose, and which test kills which.
+"""Mutants: mechanisms, sites, ledgers and stations that are broken on purpose, and which test kills which.
 
 A test that passes says little until something broken has failed it. Here every known way to break the guarantee is
 planted, one at a time, and tried by checks that pass on the sound code (that is a test too). Where a mutant changes
@@ -36,11 +36,13 @@ from scipy import stats
 
 import tacit
 from tacit.auditing import Subject
+from tacit.engines.nvflare import Answerer, harden
 from tacit.families import FullGaussian, register
 from tacit.federated.messages import Broadcast, Refusal, Update
 from tacit.federated.site import Site
 from tacit.federated.tied import Central, Whole, of_sites
 from tacit.models import LinearRegression
+from tacit.network.station import Station
 from tacit.privacy import accounting, audit
 from tacit.privacy.audit import CONFIDENCE, HUGE, Canaried
 from tacit.privacy.clipping import Limit, per_record, rounding_margin
@@ -70,6 +72,9 @@ class World:
     site: type = Site
     ledger: type = Ledger
     central: type = Central
+    station: type = Station
+    answerer: type = Answerer
+    harden: Callable[..., None] = harden
 
 
 SOUND = World()
@@ -124,6 +129,27 @@ def broken_repeat(*changes: tuple[str, str]) -> World:
 @planting
 def broken_site(method: str, *changes: tuple[str, str]) -> World:
     return World(site=subclass(Site, method, *changes, _as_asked=_as_asked))
+
+
+@planting
+def broken_station(method: str, *changes: tuple[str, str], **others: Any) -> World:
+    return World(station=subclass(Station, method, *changes, **others))
+
+
+@planting
+def station_with_broken_site(*changes: tuple[str, str]) -> World:
+    broken = staticmethod(subclass(Site, "__call__", *changes))
+    return World(station=subclass(Station, "_site", ("= Site(", "= self._broken("), _broken=broken))
+
+
+@planting
+def broken_answerer(method: str, *changes: tuple[str, str]) -> World:
+    return World(answerer=subclass(Answerer, method, *changes))
+
+
+@planting
+def broken_policy(*changes: tuple[str, str]) -> World:
+    return World(harden=rewritten(harden, *changes))
 
 
 @planting
@@ -371,10 +397,23 @@ def suite(path: str, world: World) -> ModuleType:
     """A module of this suite whose tests test the code of a world."""
     module = _loaded(path)
     names = {"SubsampledGaussian": world.mechanism, "Access": world.access, "repeat": world.repeat}
-    for name, part in {**names, "Site": world.site, "Ledger": world.ledger}.items():
+    for name, part in {**names, "Site": world.site, "Ledger": world.ledger, "harden": world.harden}.items():
         if hasattr(module, name):
             setattr(module, name, part)
+    if hasattr(module, "Held"):  # an answerer of its own
+        module.Held._answer = world.answerer._answer
     return module
+
+
+@contextlib.contextmanager
+def clinics_of(world: World, folder: Path) -> Any:
+    """The fixture of tests between machines, with the stations of a world."""
+    base = _loaded("network/conftest.py").Clinics
+    made = type("Clinics", (base,), {"Station": world.station})(folder)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def run_in_suite(path: str, *names: str, **given: Any) -> Callable[[World], None]:
@@ -383,20 +422,38 @@ def run_in_suite(path: str, *names: str, **given: Any) -> Callable[[World], None
     def check(world: World) -> None:
         module = suite(path, world)
         for name in names:
-            test = getattr(module, name)
-            with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-                fixtures = {
-                    "tmp_path": lambda: Path(folder),
-                    "monkeypatch": lambda: patch,
-                    "seen": lambda: inspect.unwrap(module.seen)(patch),
-                }
-                asked = inspect.signature(test).parameters
-                test(**{name: given[name] if name in given else fixtures[name]() for name in asked})
+            with contextlib.ExitStack() as stack:
+                _call(getattr(module, name), module, world, given, stack)
+
+    return check
+
+
+def _call(
+    test: Callable[..., None], module: ModuleType, world: World, given: dict[str, Any], stack: contextlib.ExitStack
+) -> None:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    patch = stack.enter_context(pytest.MonkeyPatch.context())
+    fixtures: dict[str, Callable[[], Any]] = {
+        "tmp_path": lambda: folder,
+        "monkeypatch": lambda: patch,
+        "seen": lambda: inspect.unwrap(module.seen)(patch),
+        "clinics": lambda: stack.enter_context(clinics_of(world, folder)),
+    }
+    asked = inspect.signature(test).parameters
+    test(**{name: given[name] if name in given else fixtures[name]() for name in asked})
+
+
+def all_of(*checks: Callable[[World], None]) -> Callable[[World], None]:
+    def check(world: World) -> None:
+        for one in checks:
+            one(world)
 
     return check
 
 
 MECHANISM, SITE = "privacy/test_mechanism.py", "federated/test_site.py"
+STATION, FLARE = "network/test_station.py", "network/test_nvflare.py"
+OBJECTIONS = "test_what_a_site_does_not_allow_is_refused_before_a_charge_and_before_records_are_opened"
 
 CHECKS: dict[str, Callable[[World], None]] = {
     "noise": noise_is_the_promised_gaussian,
@@ -443,6 +500,26 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "test_nothing_in_a_broadcast_reaches_the_noise_the_clip_or_the_price",
         "test_a_refusal_says_the_same_whatever_the_records",
     ),
+    "limits": all_of(
+        run_in_suite(STATION, OBJECTIONS, case="more ε"),
+        run_in_suite(STATION, OBJECTIONS, case="less noise"),
+        run_in_suite(STATION, "test_the_ledger_has_the_site_s_budget_and_not_the_study_s"),
+    ),
+    "store": run_in_suite(
+        STATION,
+        "test_the_same_request_is_answered_once_more_by_the_same_bytes_and_charged_once",
+        "test_a_station_that_begins_again_gives_the_same_answers",
+    ),
+    "studies": run_in_suite(
+        STATION,
+        "test_two_studies_share_the_budget_of_a_site",
+        "test_a_round_beyond_the_budget_is_refused",
+    ),
+    "scales": run_in_suite(STATION, "test_the_scales_of_a_study_are_those_that_it_began_with"),
+    "jobs": run_in_suite(
+        FLARE, "test_a_site_runs_one_class_and_no_code_of_a_job", "test_flare_s_own_reading_of_the_policy_is_ours"
+    ),
+    "at once": run_in_suite(FLARE, "test_a_request_that_is_being_worked_on_is_not_begun_again"),
 }
 
 # By the part that a mutant breaks: the checks that could notice, and cost little more than one.
@@ -459,6 +536,9 @@ TRIED: dict[str, tuple[str, ...]] = {
     "central": ("rounds",),
     "site": _SITE,
     "ledger": ("order", "budget", "adjacency"),
+    "station": ("limits", "store", "studies", "scales"),
+    "policy": ("jobs",),
+    "answerer": ("at once",),
 }
 
 
@@ -856,6 +936,14 @@ RECEIPT = "release.event != promised"
 
 GUARD = "a guard: somebody else has to err as well"
 MARK = "a mark for those who read it; the noise is the same"
+UNDER = "attacked above, at the site and the ledger that a station is made of; a run of a whole study is one sample"
+OPEN = "what a job could do then is anything, and no release"
+RUN_AGAIN = (
+    ("return last\n", "pass\n"),
+    (LOST, "pass"),
+    (KEY_WORDS, "_words(self.study, self.name, str(broadcast.round), str(self._count))"),
+)
+SENT = ("return self._refuse(broadcast, str(error) if self.tells_spent else NO_BUDGET)", "pass")
 
 MUTANTS: list[Mutant] = [
     # The noise.
@@ -1057,12 +1145,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "retry that runs again",
         "site",
-        broken_site(
-            "__call__",
-            ("return last\n", "pass\n"),
-            (LOST, "pass"),
-            (KEY_WORDS, "_words(self.study, self.name, str(broadcast.round), str(self._count))"),
-        ),
+        broken_site("__call__", *RUN_AGAIN),
         Asking(north(*[0] * OVER_AND_OVER)),
     ),
     Mutant(
@@ -1074,7 +1157,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "refused update sent all the same",
         "site",
-        broken_site("__call__", ("return self._refuse(broadcast, str(error))", "pass")),
+        broken_site("__call__", SENT),
         Asking(north(*range(OVER_AND_OVER))),
     ),
     Mutant(
@@ -1120,6 +1203,73 @@ MUTANTS: list[Mutant] = [
             ),
         ),
         Asking(tuple(("north", f"study {number}", 0, 1.0) for number in range(OVER_AND_OVER))),
+    ),
+    # Between machines.
+    Mutant(
+        "a station's budget is the one that is asked for",
+        "station",
+        broken_station(
+            "_objections",
+            ("if not self.epsilon <= limits.epsilon:", "if False:"),
+            _ledger=rewritten(Station._ledger, ("epsilon=limits.epsilon", "epsilon=self.epsilon")),
+        ),
+        unseen=UNDER,
+    ),
+    Mutant(
+        "a station's least noise is not looked at",
+        "station",
+        broken_station("_check_noise", ("if not noise >= least:", "if False:")),
+        unseen=UNDER,
+    ),
+    Mutant(
+        "a plan that is refused and begun all the same",
+        "station",
+        broken_station("_open", ("raise Refused(reason)", "continue")),
+        unseen=UNDER,
+    ),
+    Mutant("a station that runs a repeated round again", "station", station_with_broken_site(*RUN_AGAIN), unseen=UNDER),
+    Mutant(
+        "a station that does not store its answers",
+        "station",
+        broken_station("_site", ('store = self.folder / f"{phase}.store"', "store = None")),
+        unseen="the ledger knows the round, so it is lost and not run again",
+    ),
+    Mutant("a station that sends a refused update", "station", station_with_broken_site(SENT), unseen=UNDER),
+    Mutant(
+        "a station with a ledger for each study",
+        "station",
+        broken_station(
+            "_ledger",
+            ('/ "ledger.sqlite"', '/ f\'{self.plan.name.replace("clinics", "ledger")}.sqlite\''),
+        ),
+        unseen=UNDER,
+    ),
+    Mutant(
+        "scales of columns from every message",
+        "station",
+        broken_station("_check_scaling", ("if path.exists():", "if False:")),
+        unseen="records are clipped after they are scaled: it spoils a result and not its privacy",
+    ),
+    Mutant(
+        "any class may be in a job",
+        "policy",
+        broken_policy(('"class_allow_list": list(classes)', '"class_allow_list": ["*"]')),
+        unseen=OPEN,
+    ),
+    Mutant(
+        "code may come with a job",
+        "policy",
+        broken_policy(("|= ALLOWED", '|= {**ALLOWED, "byoc": "any"}')),
+        unseen=OPEN,
+    ),
+    Mutant(
+        "a request that is worked on is begun again",
+        "answerer",
+        broken_answerer(
+            "_answer",
+            ("if self._latest is None or self._latest[0] != digest or self._latest[1].done():", "if True:"),
+        ),
+        unseen="its site answers the second from the store: it costs time",
     ),
 ]
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

@@ -3,19 +3,13 @@
 import csv
 import hashlib
 import io
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tacit.data import Dataset, abalone, adult, datasets, heart
-
-UCI = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data")
-HAS_HEART = any((UCI / sub / "processed.va.data").is_file() for sub in (".", "heart-disease"))
-needs_uci = pytest.mark.skipif(not (UCI / "adult" / "adult.data").is_file(), reason="UCI's files are not here")
-needs_heart = pytest.mark.skipif(not HAS_HEART, reason="UCI Heart Disease is not here; set TACIT_DATA")
+from tests.data.uci import UCI, needs_heart, needs_uci
 
 LOADERS = [
     pytest.param(adult, (39_073, 9_769, 109), id="adult"),

@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tacit.data.tables import Facts, Table, encode, read_frame, split_list
 
 FACTS = Facts({"age": (0.0, 100.0)}, {"region": ("north", "south", "NA")}, ("no", "yes"))
+NAMES = st.text(st.sampled_from("ab é'"), min_size=1, max_size=3).filter(lambda name: name.strip())
+LABELS = ("a", "b", "NA", "1", "c d")
 
 
 def frame(**changes: Any) -> pd.DataFrame:
@@ -103,6 +107,82 @@ def test_further_records_are_encoded_alike_whatever_else_the_file_has():
     np.testing.assert_array_equal(encode(one, fitted.schema), fitted.features[:1])
 
 
+# --- From public facts alone -------------------------------------------------------------------------------------
+
+
+def public(found: Table) -> tuple[Any, ...]:
+    """All that a table says beside its records."""
+    ends = [found.low.tobytes(), found.high.tobytes()]
+    return found.names, found.numbers, *ends, found.classes, found.schema, found.notes, found.categories
+
+
+@pytest.mark.parametrize("model", ["logistic", "probit", "linear"])
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_table_of_facts_is_that_of_any_frame_under_the_same_facts(model, data):
+    """Whatever the records are, and whichever columns beside the features the file has."""
+    kinds = data.draw(st.dictionaries(NAMES, st.sampled_from(["number", "bool", "category"]), min_size=1, max_size=4))
+    count = data.draw(st.integers(2, 5))
+    columns: dict[str, Any] = {}
+    bounds, categories = {}, {}
+    for name, kind in kinds.items():
+        if kind == "category":
+            labels = data.draw(st.lists(st.sampled_from(LABELS), min_size=1, max_size=3, unique=True))
+            categories[name] = tuple(labels)
+            columns[name] = data.draw(st.lists(st.sampled_from(labels), min_size=count, max_size=count))
+        else:
+            bounds[name] = data.draw(st.sampled_from([(0.0, 1.0), (-5.5, 300.0), (1e-3, 2e-3)]))
+            values = st.booleans() if kind == "bool" else st.integers(-9, 9) | st.floats(-9, 9, width=32)
+            columns[name] = data.draw(st.lists(values, min_size=count, max_size=count))
+    is_linear = model == "linear"
+    columns["y"] = data.draw(
+        st.lists(st.sampled_from([0.5, 2] if is_linear else ["a", "b"]), min_size=count, max_size=count)
+    )
+    chosen = data.draw(st.permutations(sorted(kinds)))[: data.draw(st.integers(1, len(kinds)))]
+    facts = Facts(bounds | ({"y": (0.0, 9.0)} if is_linear else {}), categories, None if is_linear else ("b", "a"))
+    found = Table.of_facts("y", model, chosen, facts)
+    assert public(found) == public(Table.of_frame(pd.DataFrame(columns), "y", model, columns=chosen, facts=facts))
+    assert (found.features.shape, found.target.shape) == ((0, len(found.names)), (0,))
+    assert found.features.dtype == found.target.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("model", "columns", "facts", "words"),
+    [
+        ("logistic", ["age", "height"], {}, "column 'height' has neither bounds nor categories; give [low, high]"),
+        ("logistic", ["age"], {"classes": None}, "target 'ill' has no classes; give its two labels as facts.classes"),
+        ("probit", ["age"], {"classes": ("a", "b", "c")}, "3 classes; expected 2"),
+        ("linear", ["age"], {}, "classes are for a target of labels"),
+        ("linear", ["age"], {"classes": None}, "target 'ill' has no bounds; give [low, high]"),
+        ("logistic", ["age", "age"], {}, "more than one column 'age'"),
+        ("logistic", ["age", "ill"], {}, "expected features alone"),
+        ("logistic", [], {}, "no column is left"),
+        ("logistic", ["age"], {"bounds": {"region": (0, 1)}}, "column 'region' has bounds and categories"),
+    ],
+)
+def test_facts_that_do_not_say_all_are_refused(model, columns, facts, words):
+    given = {"bounds": FACTS.bounds, "categories": FACTS.categories, "classes": FACTS.classes} | facts
+    with pytest.raises(ValueError, match=r".") as error:
+        Table.of_facts("ill", model, columns, Facts(**given))
+    assert words in str(error.value)
+
+
+def test_bounds_make_true_and_false_numbers_whatever_a_file_holds():
+    facts = Facts({"smoker": (0.0, 1.0)}, FACTS.categories, FACTS.classes)
+    stored = [table(frame(smoker=values), facts=facts) for values in ([True, False, False, True], [1, 0, 0, 1])]
+    assert public(stored[0]) == public(stored[1])
+    assert 2 in stored[0].numbers
+    np.testing.assert_array_equal(stored[0].features, stored[1].features)
+
+
+def test_a_table_without_records_says_the_same_and_nothing_of_them():
+    found = table(frame(age=[31] * 4, who=[1, 2, 1, 2]), unit="who")
+    assert found.remarks
+    empty = found.without_records()
+    assert public(empty) == public(found)
+    assert (empty.features.shape, empty.target.shape, empty.groups, empty.remarks) == ((0, 5), (0,), None, ())
+
+
 # --- Refusals ----------------------------------------------------------------------------------------------------
 
 SECRET = "s3cret"
@@ -156,6 +236,14 @@ def test_what_cannot_be_encoded_is_refused_by_column_and_not_by_value(changes, m
         Table.of_frame(frame(**changes), target, model, facts=Facts(**facts), **options)
     assert words in str(error.value)
     assert SECRET not in str(error.value)
+
+
+def test_a_refusal_is_one_line_whatever_columns_and_categories_are_called():
+    for data, target in ((frame(), "ill"), (frame().rename(columns={"age": "a\nge"}), "sick")):
+        with pytest.raises(ValueError, match=r"^[^\n]*\\n[^\n]*$"):
+            Table.of_frame(
+                data, target, "logistic", facts=Facts(categories={"region": ("n\north",)}, classes=("no", "yes"))
+            )
 
 
 def test_fewer_than_two_records_are_refused():

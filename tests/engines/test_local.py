@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.engines.local import Progress, run, simulate, simulate_many, stacked
+from tacit.engines import coordinator
+from tacit.engines.coordinator import Progress
+from tacit.engines.local import Direct, simulate, simulate_many, stacked
 from tacit.engines.schedule import Step, asynchronous, sequential, synchronous
 from tacit.families import DiagonalGaussian, FullGaussian
 from tacit.federated.messages import Broadcast, Refusal, Update, encode_tree
@@ -58,6 +60,10 @@ def key_of(seed: int) -> jax.Array:
 def sites_of(count: int = SITES, algorithm: Any = STUDY, mechanism: Any = NOISED) -> list[Any]:
     held = [access_of(m, mechanism) for m in range(count)]
     return [Site(f"site {m}", "heart", algorithm, access, key_of(0), None) for m, access in enumerate(held)]
+
+
+def run(algorithm: Any, sites: list[Any], steps: list[Step], study: str, **settings: Any) -> Progress:
+    return coordinator.run(algorithm, Direct(sites), len(sites), steps, study, **settings)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit
-from tacit.engines import local
-from tacit.engines.local import Progress, run, simulate, stacked
+from tacit.engines import coordinator
+from tacit.engines.coordinator import Progress, run
+from tacit.engines.local import Direct, simulate, stacked
 from tacit.engines.schedule import asynchronous, synchronous
 from tacit.families import DiagonalGaussian, FullGaussian
 from tacit.federated.averaging import GradientAveraging
@@ -68,9 +69,9 @@ def test_with_all_sites_in_every_round_it_is_vi_on_all_records_step_by_step(fami
         rounds: list[Any] = []
 
         def note(now: Progress) -> None:
-            rounds.append(local.settle(study, now.state)[0].optimiser.parameters)
+            rounds.append(coordinator.settle(study, now.state)[0].optimiser.parameters)
 
-        end = run(study, sites, synchronous(len(SITES), ROUNDS), "heart", observe=note)
+        end = run(study, Direct(sites), len(sites), synchronous(len(SITES), ROUNDS), "heart", observe=note)
         target = Target(study.prior, study.start, study.likelihood)
         whole = Access.of(records(), Exact())
 
@@ -167,7 +168,7 @@ def test_moments_over_sites_are_those_of_all_records():
         study = Moments(Range(jnp.asarray(LOW), jnp.asarray(HIGH)))
         held = [Access.of(x[part], Exact(), capacity=RECORDS) for part in SITES]
         sites = [Site(f"{m}", "heart", study, access, key_of(m), None) for m, access in enumerate(held)]
-        end = run(study, sites, synchronous(len(SITES), 1), "heart")
+        end = run(study, Direct(sites), len(sites), synchronous(len(SITES), 1), "heart")
         found = study.scaling(end.state)
         inside = np.clip(x, LOW, HIGH)
         np.testing.assert_allclose(found.location, inside.mean(axis=0), atol=1e-12)

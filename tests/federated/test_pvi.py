@@ -17,9 +17,9 @@ from scipy import optimize, stats
 import tacit
 from tacit.data import partition
 from tacit.diagnostics import factor_gap
-from tacit.engines import local
-from tacit.engines.local import run, simulate, stacked
-from tacit.engines.schedule import asynchronous, counts, sequential, synchronous
+from tacit.engines import coordinator
+from tacit.engines.local import Direct, simulate, stacked
+from tacit.engines.schedule import Step, asynchronous, counts, sequential, synchronous
 from tacit.families import DiagonalGaussian, FullGaussian, is_proper, product, register
 from tacit.federated.messages import Broadcast, Update, decode, encode
 from tacit.federated.pvi import PVI, CoordinatorState, Noise
@@ -81,6 +81,10 @@ def sites_of(algorithm: PVI, held: list[Access]) -> list[Site]:
     return [Site(f"site {m}", "study", algorithm, one, seeded(m), None) for m, one in enumerate(held)]
 
 
+def run(algorithm: PVI, sites: list[Site], steps: list[Step]) -> coordinator.Progress:
+    return coordinator.run(algorithm, Direct(sites), len(sites), steps, "study")
+
+
 def pooled(kind: str, parts: Any) -> tuple[jax.Array, jax.Array]:
     chosen = np.concatenate(list(parts))
     return tuple(jnp.asarray(leaf[chosen]) for leaf in records(kind))  # type: ignore[return-value]
@@ -132,7 +136,7 @@ def test_any_schedule_over_any_split_ends_at_the_exact_posterior(schedule, split
     assert counts(steps, SITES).min() >= 1, "every site has answered"
     with jax.enable_x64():
         algorithm = linear("full")
-        end = run(algorithm, sites_of(algorithm, accesses("linear", parts)), steps, "study")
+        end = run(algorithm, sites_of(algorithm, accesses("linear", parts)), steps)
         exact = algorithm.likelihood.exact_posterior(pooled("linear", parts))
         assert (end.communications, end.refused) == (sum(len(step.arrived) for step in steps), {})
         assert_same(end.state.q, exact, 1e-8)
@@ -144,7 +148,7 @@ def test_a_site_that_has_not_answered_is_missed():
     with jax.enable_x64():
         algorithm, parts = linear("full"), splits()["empty"]
         held = accesses("linear", parts)
-        end = run(algorithm, sites_of(algorithm, held), sequential(SITES, 1, limits=[1, 0, 1, 1]), "study")
+        end = run(algorithm, sites_of(algorithm, held), sequential(SITES, 1, limits=[1, 0, 1, 1]))
         with pytest.raises(AssertionError):
             assert_same(end.state.q, algorithm.likelihood.exact_posterior(pooled("linear", parts)), 1e-8)
 
@@ -184,7 +188,7 @@ class Coordinator:
         self.state = self.algorithm.coordinator_init(len(self.sites))
 
     def ask(self, site: int, times: int = 1) -> list[Update]:
-        self.state, content = local.settle(self.algorithm, self.state)
+        self.state, content = coordinator.settle(self.algorithm, self.state)
         message = encode(Broadcast("study", self.round, jax.tree.map(np.asarray, content)))
         self.round += 1
         answers = []
@@ -196,10 +200,10 @@ class Coordinator:
 
     def take(self, site: int, answer: Update) -> None:
         content = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], answer.content)
-        self.state = local._take(self.algorithm, self.state, jnp.array([site], jnp.int32), content)
+        self.state = coordinator._take(self.algorithm, self.state, jnp.array([site], jnp.int32), content)
 
     def settled(self) -> CoordinatorState:
-        return local.settle(self.algorithm, self.state)[0]
+        return coordinator.settle(self.algorithm, self.state)[0]
 
 
 def play(coordinator: Coordinator, fates: list[tuple[int, str]], tolerance: float) -> None:

@@ -1,0 +1,200 @@
+"""Three clinics and their study between machines, all in this process: stations, and a post that calls them."""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("nvflare")
+
+from tacit.config import Study, _toml, example_site, read_site, read_study
+from tacit.engines.nvflare import Arrival, Reply
+from tacit.families import FullGaussian
+from tacit.federated.messages import Broadcast, Message, decode, encode
+from tacit.network.agreement import Agreement
+from tacit.network.coordinator import Remote
+from tacit.network.station import Station
+from tacit.privacy.ledger import Ledger
+from tacit.scaling import Scaling
+from tacit.study import Federation, Setup, conduct, name_of
+
+SEED, ROUNDS, PLACES, DELTA = 3, 3, 40, 1e-4
+RECORDS = {"north": 40, "south": 36, "west": 32}
+STUDY = f"""
+name = "clinics"
+model = "logistic"
+target = "ill"
+columns = ["age", "sex"]
+rounds = {ROUNDS}
+epsilon = 2.0
+delta = {DELTA}
+"""
+FACTS = """
+[facts]
+classes = ["no", "yes"]
+
+[facts.bounds]
+age = [0, 110]
+
+[facts.categories]
+sex = ["F", "M"]
+"""
+
+
+# A posterior of three coefficients.
+STANDARD = FullGaussian(np.zeros(3, np.float32), np.eye(3, dtype=np.float32))  # type: ignore[arg-type]
+
+
+def records(name: str) -> pd.DataFrame:
+    """The records of a clinic."""
+    rng = np.random.default_rng(list(RECORDS).index(name))
+    age, sex = rng.integers(18, 90, RECORDS[name]).astype(float), rng.choice(["F", "M"], RECORDS[name])
+    ill = rng.random(RECORDS[name]) < 1 / (1 + np.exp(-0.08 * (age - 50)))
+    return pd.DataFrame({"age": age, "sex": sex, "ill": np.where(ill, "yes", "no")})
+
+
+class Clinics:
+    """A study file, and for each clinic a site file with what belongs to it, in a folder."""
+
+    Station: Any = Station
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.study = self.read()
+        for name in RECORDS:
+            (folder / name).mkdir()
+            records(name).to_csv(folder / name / f"{name}.csv", index=False)
+            records(name).to_csv(folder / f"{name}.csv", index=False)
+            self.set(name)
+        self.stations: dict[str, Any] = {}
+        self._setup: Setup | None = None
+
+    def read(self, **settings: Any) -> Study:
+        """The study, with other settings above all tables; None leaves one out."""
+        lines = [line for line in STUDY.splitlines() if line.split(" ")[0] not in settings]
+        lines += [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
+        for name in RECORDS:
+            lines += ["[[site]]", f'name = "{name}"', f'file = "{name}.csv"', f"places = {PLACES}"]
+        path = self.folder / "study.toml"
+        path.write_text("\n".join(lines) + FACTS)
+        return read_study(path)
+
+    def set(self, name: str, **changes: Any) -> None:
+        """A clinic's file, as its example has it but for these lines, wherever in it they are; None leaves one out."""
+        changes = {"insecure_seed": SEED, **changes}
+        found = []
+        for line in example_site(self.study, name).splitlines():
+            key = line.split(" ")[0]
+            if key in changes:
+                value = changes.pop(key)
+                line = "" if value is None else f"{key} = {_toml(value)}"
+            found.append(line)
+        added = [f"{key} = {_toml(value)}" for key, value in changes.items() if value is not None]
+        self.path(name).write_text("\n".join([*added, *found]))
+
+    def path(self, name: str) -> Path:
+        return self.folder / name / "site.toml"
+
+    def state(self, name: str) -> Path:
+        """What a clinic keeps."""
+        return self.folder / name / "state"
+
+    def agreement(self) -> dict[str, Any]:
+        """As plain data, to be changed."""
+        return json.loads(Agreement.of(self.study).to_json())
+
+    def open(self, name: str, sent: bytes | dict[str, Any] | None = None) -> Any:
+        """A clinic's station, made anew from its folder. sent: in place of the study that they agreed on."""
+        if name in self.stations:
+            self.stations[name].close()
+        if isinstance(sent, dict):
+            sent = json.dumps(sent).encode()
+        data = Agreement.of(self.study).to_json() if sent is None else sent
+        self.stations[name] = self.Station(read_site(self.path(name)), data)
+        return self.stations[name]
+
+    def close(self) -> None:
+        for station in self.stations.values():
+            station.close()
+
+    def setup(self) -> Setup:
+        """Of the public facts alone, as a coordinator has it."""
+        if self._setup is None or self._setup.plan != self.study.plan:
+            self._setup = Agreement.of(self.study).setup(self.study.outline()[0][0].table)
+        return self._setup
+
+    def ask(
+        self, name: str, round: int = 0, phase: str = "inference", content: Any = None, scaling: Any = None, **more: Any
+    ) -> Message:
+        """What a clinic answers to a message. content, scaling: such as a coordinator might send, by default."""
+        return decode(self.stations[name](self.request(round, phase, content, scaling, **more))[0])
+
+    def request(
+        self, round: int = 0, phase: str = "inference", content: Any = None, scaling: Any = None, study: str = ""
+    ) -> bytes:
+        setup = self.setup()
+        if content is None:
+            bounds = setup.bounds()
+            content = {"low": bounds.low, "high": bounds.high} if phase == "scaling" else STANDARD
+        whole = {"content": content}
+        if phase != "scaling":
+            whole["scaling"] = plain(setup.public_scaling()) if scaling is None else scaling
+        return encode(Broadcast(study or f"{name_of(setup)}/{phase}", round, whole))
+
+    def ledger(self, name: str) -> Ledger:
+        return Ledger.open(self.state(name) / "ledger.sqlite")
+
+    def charged(self, name: str) -> int:
+        """How many entries a clinic's ledger has, 0 if there is none."""
+        return len(self.ledger(name).entries()) if (self.state(name) / "ledger.sqlite").exists() else 0
+
+    def hosted(self, **answers: "Answers") -> Remote:
+        """All clinics as a coordinator has them. answers: what stands in for some of them."""
+        for name in RECORDS:
+            if name not in answers:
+                self.open(name)
+        sites = {name: answers.get(name) or self.stations[name] for name in RECORDS}
+        return Remote(self.setup(), FakePost(sites), self.folder / "notes.json", forgives=False)  # type: ignore[arg-type]
+
+    def conduct(self, host: Remote | None = None, **more: Any) -> Federation:
+        """The whole study through their stations."""
+        host = host or self.hosted()
+        return conduct(host.setup, self.folder / "out", host, **more)
+
+
+Answers = Callable[[bytes], "tuple[bytes, str] | Arrival"]
+
+
+class FakePost:
+    """Answers in the order in which they were asked for."""
+
+    def __init__(self, sites: dict[str, Answers]) -> None:
+        self.answers, self.sites = sites, list(sites)
+        self.asked: deque[tuple[str, bytes]] = deque()
+
+    def ask(self, site: str, data: bytes, longest: float | None = None) -> None:
+        del longest
+        self.asked.append((site, data))
+
+    def receive(self) -> tuple[str, Arrival]:
+        site, data = self.asked.popleft()
+        found = self.answers[site](data)
+        return site, Reply(*found) if isinstance(found, tuple) else found
+
+
+def plain(scaling: Scaling) -> dict[str, np.ndarray]:
+    """Scales of columns as messages carry them."""
+    found = {"low": scaling.range.low, "high": scaling.range.high, "location": scaling.location, "scale": scaling.scale}
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+@pytest.fixture
+def clinics(tmp_path: Path) -> Any:
+    made = Clinics(tmp_path)
+    yield made
+    made.close()

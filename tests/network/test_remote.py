@@ -1,0 +1,404 @@
+"""The coordinator's view of sites elsewhere: a whole study through stations, and sites of which nothing is believed."""
+
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare")
+
+from tacit.engines.nvflare import Failed, Lost, Reply
+from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
+from tacit.network.coordinator import MOST_NOTE, Remote, Status, withdrawn
+from tacit.network.station import HELLO
+from tacit.privacy.ledger import Ledger
+from tacit.study import Federation, federate
+
+pytestmark = pytest.mark.xdist_group("clinics")  # one process, so that their programs are compiled once
+
+NAMES, ROUNDS = ("north", "south", "west"), 3
+
+
+def plain(found: Federation) -> dict[str, Any]:
+    """A posterior as its file has it, but for who keeps the ledgers."""
+    with tempfile.TemporaryDirectory() as folder:
+        found.posterior.save(Path(folder) / "posterior.json")
+        whole = json.loads((Path(folder) / "posterior.json").read_text())
+    return {name: value for name, value in whole.items() if name not in ("statement", "statement_text")}
+
+
+def row(found: Federation, name: str) -> dict[str, Any]:
+    return next(row for row in found.sites if row["name"] == name)
+
+
+def check(clinics: Any, found: Federation, *honest: str) -> None:
+    """The honest ones made all their updates, within their budgets; q is the product of its factors."""
+    for name in honest:
+        assert (row(found, name)["updates"], row(found, name)["refused"]) == (ROUNDS, None)
+        ledger = clinics.ledger(name)
+        assert ledger.verify()
+        assert len(ledger.entries()) == 1 + ROUNDS
+        assert row(found, name)["spent"] == ledger.spent() <= ledger.epsilon
+    assert all(past["factor_gap"] < 1e-4 for past in found.history)
+    assert np.all(np.isfinite(found.posterior.blocks["coefficients"].mean))
+
+
+KNOWN: dict[str, Any] = {}
+
+
+def honest(clinics: Any) -> dict[str, Any]:
+    """The posterior of the study in one process."""
+    if "all" not in KNOWN:
+        members, _ = clinics.study.gather()
+        KNOWN["all"] = plain(federate(clinics.study.plan, members, insecure_seed=3))
+    return KNOWN["all"]
+
+
+def honest_two(clinics: Any) -> dict[str, Any]:
+    """That of north and south, where west is never there."""
+    if "two" not in KNOWN:
+        (clinics.folder / "two").mkdir()
+        others = type(clinics)(clinics.folder / "two")
+        host = others.hosted()
+        host.post.sites.remove("west")
+        KNOWN["two"] = plain(others.conduct(host))
+        others.close()
+    return KNOWN["two"]
+
+
+# --- All are honest -----------------------------------------------------------------------------------------------
+
+
+def test_a_study_between_stations_is_that_of_one_process_bit_for_bit(clinics: Any) -> None:
+    found = clinics.conduct()
+    members, _ = clinics.study.gather()
+    alone = federate(clinics.study.plan, members, out=clinics.folder / "alone", insecure_seed=3)
+    assert plain(found) == plain(alone)
+    assert found.sites == alone.sites
+    assert found.history == alone.history
+    assert found.communications == alone.communications == 3 * ROUNDS
+    check(clinics, found, *NAMES)
+    for name in NAMES:
+        here = clinics.ledger(name).entries()
+        there = Ledger.open(clinics.folder / "alone" / "sites" / name / "ledger.sqlite").entries()
+        both = ([(e.event, e.study, e.round, e.spent, e.note) for e in entries] for entries in (here, there))
+        assert next(both) == next(both)
+        statement = found.posterior.statement["sites"][name]
+        assert statement["epsilon"] == pytest.approx(clinics.ledger(name).spent())
+        assert statement["randomness"] == "seeded"
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "scores": {"evaluation": 0.1},
+    "whole sites": {"unit": "site", "noise": "per-site"},
+    "expectation propagation": {"method": "ep"},
+    "many steps": {"method": "vi"},
+    "one after the other": {"schedule": "sequential"},
+    "replace-one": {"adjacency": "replace-one"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHERS)
+def test_so_is_every_kind_of_study(clinics: Any, case: str) -> None:
+    clinics.study = clinics.read(**OTHERS[case])
+    for name in NAMES:
+        clinics.set(name)
+    found = clinics.conduct()
+    members, _ = clinics.study.gather()
+    alone = federate(clinics.study.plan, members, out=clinics.folder / "alone", insecure_seed=3)
+    assert plain(found) == plain(alone)
+    assert found.released == alone.released
+    assert found.sites == alone.sites
+    for name in NAMES:
+        statement = found.posterior.statement["sites"][name]
+        assert statement["epsilon"] == pytest.approx(clinics.ledger(name).spent(), rel=1e-3)
+
+
+def test_a_study_that_goes_on_in_another_sitting_gives_the_same(clinics: Any) -> None:
+
+    class Stop(Exception):
+        pass
+
+    def stop_after(phase: str, done: int, *rest: Any) -> None:
+        if (phase, done) == ("inference", 2):
+            raise Stop
+
+    with pytest.raises(Stop):
+        clinics.conduct(observe=stop_after)
+    spent = {name: clinics.charged(name) for name in NAMES}
+    assert set(spent.values()) == {1 + 2}
+    found = clinics.conduct()
+    check(clinics, found, *NAMES)
+    assert plain(found) == honest(clinics)
+
+
+def test_a_coordinator_that_lost_its_state_charges_nobody_again(clinics: Any) -> None:
+    first = clinics.conduct()
+    heads = {name: clinics.ledger(name).head() for name in NAMES}
+    for place in (clinics.folder / "out").iterdir():
+        place.unlink()
+    (clinics.folder / "notes.json").unlink()
+    again = clinics.conduct()
+    assert heads == {name: clinics.ledger(name).head() for name in NAMES}
+    assert again.communications == 3  # of each site its last answer, from its store
+    assert all(past["factor_gap"] < 1e-4 for past in again.history)
+    assert again.posterior.details == first.posterior.details  # the same locations and scales
+
+
+def test_sites_that_answer_when_they_like_finish_too(clinics: Any) -> None:
+    clinics.study = clinics.read(schedule="asynchronous")
+    found = clinics.conduct()
+    check(clinics, found, *NAMES)
+    assert found.communications == 3 * ROUNDS
+
+
+def test_a_site_that_withdraws_is_divided_out_and_asked_no_more(clinics: Any) -> None:
+    host, out = clinics.hosted(), clinics.folder / "out"
+
+    def observe(phase: str, done: int, *rest: Any) -> None:
+        if (phase, done) == ("inference", 1):
+            (out / "withdraw").mkdir()
+            (out / "withdraw" / "west").touch()
+            (out / "withdraw" / "nobody").touch()
+
+    found = clinics.conduct(host, observe=observe, withdrawn=lambda: withdrawn(out, host.names))
+    check(clinics, found, "north", "south")
+    assert row(found, "west")["refused"] == "withdrawn on request"
+    assert clinics.charged("west") == 2
+
+
+def test_one_that_is_not_connected_is_away_and_the_others_go_on(clinics: Any) -> None:
+    host = clinics.hosted()
+    host.post.sites.remove("west")
+    found = clinics.conduct(host)
+    check(clinics, found, "north", "south")
+    assert row(found, "west")["refused"] == "it is not connected"
+    assert clinics.charged("west") == 0
+    assert found.communications == 2 * ROUNDS
+
+
+# --- One is not ---------------------------------------------------------------------------------------------------
+
+Station = Callable[[bytes], tuple[bytes, str]]
+Liar = Callable[[Station, bytes], Any]
+
+
+def changed(station: Station, request: bytes, change: Callable[[Update], Any]) -> Any:
+    """What a station answers, with its update replaced."""
+    data, note = station(request)
+    if request == HELLO or not isinstance(answer := decode(data), Update):
+        return data, note
+    made = change(answer)
+    return (made if isinstance(made, bytes) else encode(made)), note
+
+
+def larger(answer: Update) -> Update:
+    return replace(answer, content=jax.tree.map(lambda leaf: leaf * np.float32(1e12), answer.content))
+
+
+def of_nan(answer: Update) -> Update:
+    return replace(answer, content=jax.tree.map(lambda leaf: leaf * np.float32("nan"), answer.content))
+
+
+def padded(answer: Update) -> Update:
+    return replace(answer, content={"more": np.zeros(10**5)})
+
+
+LIARS: dict[str, tuple[Liar, str]] = {
+    "too large": (lambda s, r: changed(s, r, larger), "its answer is larger than the study allows"),
+    "not finite": (lambda s, r: changed(s, r, of_nan), "its answer is not finite"),
+    "too many bytes": (lambda s, r: changed(s, r, padded), "bytes, more than the study's"),
+    "no bytes": (lambda s, r: changed(s, r, lambda a: b""), "its answer cannot be read"),
+    "garbage": (lambda s, r: changed(s, r, lambda a: b"tacit\0" + bytes(99)), "its answer cannot be read"),
+    "a question": (
+        lambda s, r: changed(s, r, lambda a: Broadcast(a.study, a.round, {"x": np.zeros(1)})),
+        "its answer is no answer",
+    ),
+    "another's name": (lambda s, r: changed(s, r, lambda a: replace(a, site="north")), "its answer is signed 'north'"),
+    "another study": (lambda s, r: changed(s, r, lambda a: replace(a, study="lung/inference")), "of lung/inference"),
+    "another shape": (
+        lambda s, r: changed(s, r, lambda a: replace(a, content={"x": np.zeros(1)})),
+        "its answer has another shape",
+    ),
+    "a later round": (lambda s, r: changed(s, r, lambda a: replace(a, round=a.round + 9)), "it answered round"),
+    "always refuses": (lambda s, r: changed(s, r, lambda a: Refusal(a.study, a.site, a.round, "no")), "no"),
+    "fails": (lambda s, r: s(r) if r == HELLO else Failed(), "it failed to make an answer"),
+    "goes away": (lambda s, r: s(r) if r == HELLO else Lost("it did not answer"), "it did not answer"),
+    "was never there": (lambda s, r: Lost("it did not answer"), "it did not answer"),
+}
+
+
+def with_liar(clinics: Any, lie: Liar) -> Remote:
+    """West is one; its station is sound, and stands behind it."""
+    station = clinics.open("west")
+    return clinics.hosted(west=lambda request: lie(station, request))
+
+
+@pytest.mark.parametrize("case", LIARS)
+def test_the_study_finishes_without_a_site_that_answers_wrongly(clinics: Any, case: str) -> None:
+    """It is named with what was wrong, and q is what the honest ones alone would have come to."""
+    lie, words = LIARS[case]
+    found = clinics.conduct(with_liar(clinics, lie))
+    check(clinics, found, "north", "south")
+    assert words in row(found, "west")["refused"]
+    assert found.communications == 2 * ROUNDS
+    assert plain(found) == honest_two(clinics)
+
+
+def test_an_old_answer_counts_for_nothing(clinics: Any) -> None:
+    """A site that sends its first answer again and again is passed over; a courier gives up on it in the end."""
+    station, kept = clinics.open("west"), []
+
+    def lie(request: bytes) -> Any:
+        data, note = station(request)
+        if request == HELLO or "scaling" in decode(request).study:
+            return data, note
+        kept.append(data)
+        if len(kept) == 1:
+            return data, note
+        clinics.host.post.asked.append(("west", b""))  # what comes after it
+        return (kept[0], note) if request else Lost("it did not answer")
+
+    clinics.host = clinics.hosted(west=lambda request: lie(request) if request else Lost("it did not answer"))
+    found = clinics.conduct(clinics.host)
+    check(clinics, found, "north", "south")
+    assert found.communications == 2 * ROUNDS + 1
+    assert row(found, "west")["refused"] == "it did not answer"
+
+
+# --- Notes are lies -----------------------------------------------------------------------------------------------
+
+GAUSSIAN = {"type": "gaussian", "noise_multiplier": 3.0, "unit": "record", "adjacency": "add-remove", "coordinates": 3}
+
+
+def events(count: Any, **changes: Any) -> dict[str, Any]:
+    return {"events": [[GAUSSIAN | changes, count]], "seeded": False}
+
+
+NOTES: dict[str, Any] = {
+    "nothing": "",
+    "garbage": "\0\ud800{",
+    "no object": "[1, 2]",
+    "a number": "3",
+    "huge": json.dumps({"refusal": "a" * MOST_NOTE}),
+    "deep": "[" * 10**5,
+    "numbers that are none": '{"spent": NaN, "epsilon": Infinity, "rounds": {"inference": NaN}}',
+    "far ahead": {"rounds": {"scaling": 10**18, "inference": 10**18}, "updates": {"inference": 10**18}},
+    "at the end": {"rounds": {"scaling": 0, "inference": ROUNDS - 1}},
+    "beyond integers": {"rounds": {"inference": 10**400}, "updates": {"inference": 10**400}, "spent": 10**400},
+    "below 0": {"rounds": {"scaling": -(10**18), "inference": -2}, "updates": {"inference": -5}, "spent": -1.0},
+    "strings": {"rounds": {"inference": "2"}, "updates": "3", "spent": "0", "events": "ab", "seeded": "no"},
+    "lists": {"rounds": [2, 2], "updates": {"inference": [3]}, "spent": [0], "events": [[1, 2], [3]], "refusal": {}},
+    "truth": {"rounds": {"inference": True}, "updates": {"inference": True}, "spent": True, "events": True},
+    "another adjacency": events(1, adjacency="replace-one"),
+    "another unit": events(1, unit="person"),
+    "noise of another plan": events(1, noise_multiplier=1e6),
+    "an accountant's year": events(10**12, type="laplace"),
+    "more than a plan has": events(10**9),
+    "beyond coordinates": events(1, coordinates=10**400),
+    "many kinds": {"events": [[GAUSSIAN | {"noise_multiplier": 3 + j / 100}, 1] for j in range(500)], "seeded": True},
+}
+
+
+def text_of(case: str) -> str:
+    return NOTES[case] if isinstance(NOTES[case], str) else json.dumps(NOTES[case])
+
+
+def test_of_a_note_nothing_is_kept_that_an_honest_site_would_not_say(clinics: Any) -> None:
+    host = clinics.hosted()
+    host.greet = lambda: None  # type: ignore[method-assign]  # or it would be told the truth
+    for case in NOTES:
+        host.note("west", Reply(b"", text_of(case)))
+        assert len(host.place.read_text()) < 10_000, case
+        assert -1 <= host.last_rounds("inference")[2] <= 10**18, case
+        assert math.isnan(host.spent()["west"]) or host.spent()["west"] >= 0, case
+        assert 0 <= host.updates()["west"] <= 10**18, case
+        assert host.statements()["west"].epsilon == pytest.approx(1.99900, abs=1e-4), case  # what the plan has
+
+
+@pytest.mark.parametrize(
+    "case", ["garbage", "huge", "far ahead", "at the end", "beyond integers", "below 0", "strings"]
+)
+def test_a_note_that_lies_changes_only_what_is_said_of_its_site(clinics: Any, case: str) -> None:
+    """Beside honest answers: the posterior is the same to the bit, and the study neither stops nor ends early."""
+    note = text_of(case)
+    found = clinics.conduct(with_liar(clinics, lambda station, request: (station(request)[0], note)))
+    assert plain(found) == honest(clinics)
+    check(clinics, found, "north", "south")
+    assert found.communications == 3 * ROUNDS
+    assert clinics.charged("west") == 1 + ROUNDS
+    statement = found.posterior.statement["sites"]["west"]
+    assert statement["epsilon"] == pytest.approx(clinics.ledger("west").spent(), rel=1e-6)  # what the plan has
+    west = row(found, "west")
+    assert west["refused"] is None
+    assert west["spent"] is None or west["spent"] >= 0
+    json.dumps(found.sites, allow_nan=False)
+
+
+def test_a_note_as_deep_as_can_be_read_can_be_written_too(clinics: Any) -> None:
+    """Python reads a little deeper than it writes: every depth about its limit."""
+    host = clinics.hosted()
+    for depth in range(850, 1010):
+        host.note("west", Reply(b"", '{"rounds":' * depth + "1" + "}" * depth))
+        assert json.loads(host.place.read_text())["west"]["rounds"] == {}
+
+
+def test_two_of_three_that_lie_about_rounds_do_not_stop_the_third(clinics: Any) -> None:
+    """They can shorten the study, if they are most of its sites; each still answers within its plan."""
+    lies = json.dumps({"rounds": {"scaling": 10**18, "inference": 10**18}})
+    stations = {name: clinics.open(name) for name in ("south", "west")}
+    host = clinics.hosted(**{name: lambda r, s=station: (s(r)[0], lies) for name, station in stations.items()})
+    found = clinics.conduct(host)
+    assert found.communications == 3
+    assert row(found, "north")["updates"] == 1
+
+
+# --- What is shown ------------------------------------------------------------------------------------------------
+
+
+def test_a_status_is_plain_and_says_where_each_site_is(clinics: Any) -> None:
+    host = clinics.hosted()
+    out = clinics.folder / "shown"
+    out.mkdir()
+    status = Status(out, "clinics", host.setup)
+    host.note("west", Reply(b"", '{"spent": NaN}'))
+    status.show(host, "inference", 1, 3, {"south": "it is late"}, {"west": "it lied"})
+    found = json.loads((out / "status.json").read_text(), parse_constant=pytest.fail)
+    assert (found["phase"], found["done"], found["of"]) == ("inference", 1, 3)
+    assert {name: site["state"] for name, site in found["sites"].items()} == {
+        "north": "here",
+        "south": "away",
+        "west": "left out",
+    }
+    assert (found["sites"]["west"]["spent"], found["sites"]["north"]["spent"]) == (None, 0.0)
+    status.show(host, "inference", 2, 3, {}, {"west": "it lied"})
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [(line.get("site"), line.get("state")) for line in lines if line["event"] == "site"] == [
+        ("south", "away"),
+        ("west", "left out"),
+        ("south", "here"),
+    ]
+    assert math.isnan(host.spent()["west"])
+
+
+def test_what_a_site_said_that_it_released_stays_said(clinics: Any) -> None:
+    """One that refuses now, or is away at the end, has released what it has."""
+    host = clinics.hosted()
+    clinics.conduct(host)
+    before = host.statements()
+    assert all(statement.seeded for statement in before.values())
+    host.note("north", Reply(b"", json.dumps({"study": "x", "refusal": "no more"})))
+    assert host.notes["north"]["updates"] == {"scaling": 1, "inference": 3}
+    host.post.answers["north"] = lambda data: Lost("away")
+    after = host.statements()["north"]
+    assert after.seeded
+    assert after.epsilon >= before["north"].epsilon
+    assert any("away at the end" in note for note in after.notes)

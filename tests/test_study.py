@@ -1,0 +1,296 @@
+"""Who conducts a study sees no record, believes no number beyond what an honest site could send, and lets sites go."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tacit import study
+from tacit.data.tables import Table
+from tacit.engines.coordinator import WITHDRAWN, Progress
+from tacit.federated.messages import Broadcast, Update
+from tacit.study import HUGE, LocalHost, Member, Plan, Setup, conduct, federate, name_of
+
+pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
+ROUNDS, PLACES = 3, 24
+PLAN = Plan("logistic", rounds=ROUNDS, evaluation=0.2)
+
+
+def table(records: int, seed: int = 0) -> Table:
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([rng.uniform(0, 10, records), rng.integers(0, 2, records)])
+    y = rng.random(records) < 1 / (1 + np.exp(-(x[:, 0] - 5)))
+    return Table.of(x, y.astype(np.float32), names=["a", "b"], indicators=["b"], bounds={"a": (0, 10)}, classes=(0, 1))
+
+
+def members(count: int = 3, **more: Any) -> list[Member]:
+    return [Member(f"site-{m}", table(PLACES - m, seed=m), 4.0, 1e-4, **more) for m in range(count)]
+
+
+def public(count: int = 3) -> list[Member]:
+    """The same sites as somebody sees them who has no record."""
+    return [replace(member, table=table(0), places=PLACES) for member in members(count)]
+
+
+# --- Without records ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, Plan("logistic", rounds=2, method="vi"), Plan("logistic", rounds=2, unit="site", noise="per-site")],
+    ids=["natural", "vi", "whole sites"],
+)
+def test_a_setup_needs_no_records_and_is_the_same_study_for_all_parties(plan):
+    outline = Setup(plan, public(), is_remote=True)
+    for own in range(3):
+        mine = [replace(m, table=table(PLACES - own, seed=own)) if j == own else m for j, m in enumerate(public())]
+        setup = Setup(plan, mine, is_remote=True)
+        assert name_of(setup) == name_of(outline)
+        assert setup.mechanisms == outline.mechanisms
+        assert setup.steps() == outline.steps()
+        assert setup.limits("inference")[own] == outline.limits("inference")[own]
+        assert setup._held == {}, "no record is looked at before it is asked for"
+        setup.access("inference", own, setup.public_scaling())
+        assert set(setup._held) == {own}, "nor any of another site"
+    assert outline._held == {}
+    local = Setup(plan, [replace(member, places=PLACES) for member in members()])
+    assert name_of(local) == name_of(outline)
+
+
+def test_a_schedule_of_sites_elsewhere_goes_by_their_places():
+    plan = Plan("logistic", rounds=2, schedule="asynchronous")
+    assert Setup(plan, public(), is_remote=True).steps() == plan.steps_of([PLACES] * 3)
+
+
+def test_places_are_given_of_all_sites_or_of_none_and_hold_all_records():
+    some = [replace(members()[0], places=PLACES), *members()[1:]]
+    with pytest.raises(ValueError, match="site-1 has no number of places and others have one; give"):
+        Setup(PLAN, some)
+    with pytest.raises(ValueError, match="site-0 has more records than its places=9; raise places") as error:
+        Setup(PLAN, members(places=9))
+    assert str(PLACES) not in str(error.value), "how many there are is nobody's business"
+    with pytest.raises(ValueError, match="places=0 of site-0"):
+        Setup(PLAN, [replace(member, places=0) for member in public()])
+    with pytest.raises(ValueError, match="leave one of them out"):
+        Setup(PLAN, members(places=PLACES), capacity=PLACES)
+    with pytest.raises(ValueError, match="sites elsewhere without places"):
+        Setup(PLAN, members(), is_remote=True)
+    with pytest.raises(ValueError, match="capacity=5 for 24 units; expected room for all"):
+        Setup(PLAN, members(), capacity=5)
+
+
+def test_a_site_without_records_is_no_unit_of_privacy_unless_its_records_are_elsewhere():
+    plan = Plan("logistic", rounds=2, unit="site", noise="per-site")
+    with pytest.raises(ValueError, match="a site has no records"):
+        Setup(plan, public())
+    assert Setup(plan, public(), is_remote=True).capacities == [PLACES] * 3
+
+
+def test_records_are_not_read_without_the_scaling_of_the_study():
+    with pytest.raises(ValueError, match="give the scaling"):
+        Setup(PLAN, members()).access("inference", 0)
+
+
+def test_the_cost_of_a_part_is_within_its_budget_and_that_of_the_published_form_is_open():
+    from tacit.privacy import accounting
+
+    cost = Setup(PLAN, public(), is_remote=True).cost(0)
+    assert cost is not None
+    assert 3.9 < accounting.epsilon(cost, 1e-4) <= 4.0
+    assert Setup(Plan("logistic", method="vi"), public(), is_remote=True).cost(0) is None
+
+
+# --- Sites that misbehave ----------------------------------------------------------------------------------------
+
+
+class Between(LocalHost):
+    """A host that hands on what `change` makes of each answer."""
+
+    change: Callable[[str, int, Update], Any] = staticmethod(lambda phase, site, answer: answer)
+
+    def open(self, phase: str, study: str, scaling: Any) -> Any:
+        courier = super().open(phase, study, scaling)
+        receive = courier.receive
+
+        def changed() -> Any:
+            site, answer = receive()
+            return site, self.change(phase, site, answer) if isinstance(answer, Update) else answer
+
+        courier.receive = changed  # type: ignore[method-assign]
+        return courier
+
+
+def conducted(folder: Path, host: type[LocalHost], plan: Plan = PLAN, **more: Any) -> study.Federation:
+    setup = Setup(plan, members(places=PLACES))
+    return conduct(setup, folder, host(setup, folder, 1), **more)
+
+
+def is_sound(found: study.Federation) -> bool:
+    block = found.posterior.blocks["coefficients"]
+    covariance = np.asarray(block.covariance)
+    return bool(np.all(np.isfinite(block.mean)) and np.all(np.linalg.eigvalsh(covariance) > 0))
+
+
+def test_a_site_that_sends_huge_numbers_is_named_and_left_out_and_the_study_ends_well(tmp_path):
+    """In every phase, from its first answer on or at its last ones."""
+
+    class Huge(Between):
+        def change(self, phase: str, site: int, answer: Update) -> Update:  # type: ignore[override]
+            is_late = phase == "inference" and answer.round == 0
+            blown = jax.tree.map(lambda leaf: np.full_like(leaf, 1e30), answer.content)
+            return answer if site != 1 or is_late else replace(answer, content=blown)
+
+    found = conducted(tmp_path, Huge)
+    assert is_sound(found)
+    assert [row["refused"] for row in found.sites] == [None, "its answer is larger than the study allows", None]
+    assert all(row["factor_gap"] < 1e-4 for row in found.history)
+    assert np.max(np.abs(found.posterior.blocks["coefficients"].mean)) < 100
+    assert found.released is not None
+
+
+def test_honest_answers_are_far_within_the_limits_and_the_limits_are_not_idle(tmp_path):
+    """By at least a factor of two, in every phase; and no limit is where everything passes."""
+    shares: dict[str, float] = {}
+    setup = Setup(PLAN, members(places=PLACES))
+
+    class Watching(Between):
+        def change(self, phase: str, site: int, answer: Update) -> Update:  # type: ignore[override]
+            limits = jax.tree.leaves(setup.limits(phase)[site])
+            pairs = zip(jax.tree.leaves(answer.content), limits, strict=True)
+            share = max(float(np.linalg.norm(np.ravel(leaf))) / limit for leaf, limit in pairs)
+            shares[phase] = max(share, shares.get(phase, 0.0))
+            return answer
+
+    found = conducted(tmp_path, Watching)
+    assert all(row["refused"] is None for row in found.sites)
+    assert set(shares) == {"scaling", "inference", "evaluation"}
+    assert all(0.001 < share < 0.5 for share in shares.values()), shares
+    for phase in shares:
+        assert all(limit < HUGE / 1e6 for limit in jax.tree.leaves(setup.limits(phase)))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan("logistic", rounds=4, method="ep"),
+        Plan("linear", rounds=6, noise_scale=0.1),
+        Plan("logistic", rounds=4, unit="site"),
+        Plan("logistic", rounds=4, unit="site", participation=0.5),
+        Plan("logistic", rounds=4, unit="site", noise="central"),
+        Plan("logistic", rounds=4, unit="site", noise="per-site"),
+        Plan("logistic", rounds=4, method="vi"),
+    ],
+    ids=["ep", "linear", "tied", "sampled", "central", "per-site", "vi"],
+)
+def test_limits_have_the_form_of_an_answer_for_every_plan(plan):
+    def sized(records: int) -> Table:
+        own = table(records)
+        return own if plan.link == "logistic" else replace(own, low=np.array([0.0, -9.0]), high=np.array([10.0, 9.0]))
+
+    setup = Setup(plan, [replace(member, table=sized(PLACES)) for member in members()])
+    phases = ["inference", *(["scaling"] if setup.paid else [])]
+    for phase in phases:
+        shape = setup.answer_shape(phase)
+        for limit in setup.limits(phase):
+            assert jax.tree.structure(limit) == jax.tree.structure(shape)
+            assert all(0 < bound <= HUGE for bound in jax.tree.leaves(limit))
+    assert setup.most_updates("scaling") == 1
+    assert setup.most_updates("inference") == (None if plan.method == "vi" else plan.rounds)
+
+
+def test_without_privacy_nothing_is_clipped_and_limits_are_those_of_sums_that_stay_finite():
+    setup = Setup(PLAN, [replace(member, epsilon=math.inf) for member in members()])
+    assert set(jax.tree.leaves(setup.limits("inference"))) == {HUGE}
+
+
+# --- Sites elsewhere ---------------------------------------------------------------------------------------------
+
+
+class Elsewhere(LocalHost):
+    """The sites of this process, as if they were on other machines."""
+
+    is_remote = True
+
+
+def test_free_sites_make_as_many_updates_as_the_plan_has_rounds_and_a_finished_study_is_found_again(tmp_path):
+    plan = replace(PLAN, schedule="asynchronous")
+    seen: list[tuple[str, int, int]] = []
+
+    def observe(phase: str, done: int, total: int, spent: dict[str, float], progress: Progress) -> None:
+        assert set(spent) == {"site-0", "site-1", "site-2"}
+        assert isinstance(progress, Progress)
+        seen.append((phase, done, total))
+
+    found = conducted(tmp_path, Elsewhere, plan, observe=observe)
+    assert [row["updates"] for row in found.sites] == [ROUNDS] * 3
+    assert [row["round"] for row in found.history] == list(range(1, 3 * ROUNDS + 1))
+    assert seen[0] == ("scaling", 1, 1)
+    assert ("inference", 3 * ROUNDS, 3 * ROUNDS) in seen
+    assert seen[-1] == ("evaluation", 1, 1)
+    again = conducted(tmp_path, Elsewhere, plan)
+    np.testing.assert_array_equal(
+        again.posterior.blocks["coefficients"].mean, found.posterior.blocks["coefficients"].mean
+    )  # fmt: skip
+    assert [row["spent"] for row in again.sites] == [row["spent"] for row in found.sites]
+
+
+def test_with_the_same_keys_sites_elsewhere_send_what_sites_here_do(tmp_path):
+    """Where they are asked all at once: the same names, keys and numbers, to the bit."""
+    there = conducted(tmp_path / "there", Elsewhere)
+    here = federate(PLAN, members(places=PLACES), out=tmp_path / "here", insecure_seed=1)
+    for name in ("scaling", "inference", "evaluation"):
+        assert (tmp_path / "there" / f"{name}.progress").read_bytes() == (
+            tmp_path / "here" / f"{name}.progress"
+        ).read_bytes()  # fmt: skip
+    assert there.sites == here.sites
+
+
+# --- Withdrawals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["scaling", "inference", "evaluation", "afterwards"])
+def test_a_site_that_withdraws_is_out_of_the_posterior_at_once(tmp_path, when):
+    """Whatever is going on then. The scales that it took part in stay, once others read by them."""
+    gone: list[int] = []
+
+    def observe(phase: str, done: int, total: int, spent: dict[str, float], progress: Progress) -> None:
+        if phase == when and done == 1:
+            gone.append(1)
+
+    found = conducted(tmp_path, Elsewhere, observe=observe, withdrawn=lambda: gone)
+    before = (tmp_path / "scaling.progress").read_bytes()
+    if when == "afterwards":
+        assert found.sites[1]["refused"] is None
+        gone.append(1)
+        found = conducted(tmp_path, Elsewhere, withdrawn=lambda: gone)
+    assert is_sound(found)
+    assert [row["refused"] for row in found.sites] == [None, WITHDRAWN, None]
+    setup = Setup(PLAN, members(places=PLACES))
+    algorithm = setup.algorithm("inference", 0)
+    state = Progress.from_bytes((tmp_path / "inference.progress").read_bytes(), algorithm, 3).state
+    assert not any(np.any(leaf[1]) for leaf in jax.tree.leaves(state.factors))
+    assert all(np.any(leaf[m]) for leaf in jax.tree.leaves(state.factors) for m in (0, 2))
+    if when != "scaling":
+        assert (tmp_path / "scaling.progress").read_bytes() == before
+        sums = Progress.from_bytes(before, setup.algorithm("scaling", 0), 3).state
+        assert np.any(sums["first"][1]), "what was released stays released"
+    updates = {"scaling": 0, "inference": 1}.get(when, ROUNDS)
+    assert found.sites[1]["updates"] == updates
+
+
+def test_a_broadcast_that_was_not_planned_is_refused_by_the_sites_of_a_study(tmp_path):
+    """By the plan that each of them has; its budget would allow more."""
+    setup = Setup(PLAN, members(places=PLACES))
+    host = LocalHost(setup, tmp_path, 1)
+    scaling, algorithm = setup.public_scaling(), setup.algorithm("inference", 0)
+    courier = host.open("inference", "heart/inference", scaling)
+    q = jax.tree.map(np.asarray, algorithm.broadcast(algorithm.coordinator_init(3))[1])
+    for round in range(ROUNDS + 1):
+        courier.send(0, Broadcast("heart/inference", round, q))
+    kinds = [type(courier.receive()[1]).__name__ for _ in range(ROUNDS + 1)]
+    assert kinds == ["Update"] * ROUNDS + ["Refusal"]
