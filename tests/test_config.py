@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.data.uci import UCI, needs_heart
 
 from tacit.config import Settings, SiteFile, SiteSettings, Study, Unfit, example_site, read_site, read_study
 from tacit.data.datasets import abalone
@@ -17,7 +18,6 @@ from tacit.data.tables import Table
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
 from tacit.study import _capacities
-from tests.data.uci import UCI, needs_heart
 
 ROOT = Path(__file__).parent.parent
 SECRET = "s3cret"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.data.uci import UCI, needs_heart, needs_uci
 
 from tacit.data import Dataset, abalone, adult, datasets, heart
-from tests.data.uci import UCI, needs_heart, needs_uci
 
 LOADERS = [
     pytest.param(adult, (39_073, 9_769, 109), id="adult"),
