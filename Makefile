@@ -12,7 +12,7 @@ QUICK  := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emi
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,dev,docs]'
 	touch $@
 
 demo: $(READY)
@@ -41,7 +41,7 @@ bench: $(READY)
 # Upgrade every locked version at once: a fresh environment, then its exact contents.
 constraints:
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[report,network,dev,bench]'
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[report,network,dev,docs,bench]'
 	$(VENV)-lock/bin/python -m pip freeze --exclude tacit --exclude pip > constraints.txt
 	rm -rf $(VENV)-lock
 
