@@ -29,6 +29,7 @@ from tacit.posterior import Posterior
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
 from tacit.report import studied
+from tacit.report.progress import Watch
 
 pytestmark = pytest.mark.xdist_group("simulate")  # one process, so that its study is run once
 
@@ -202,14 +203,14 @@ def test_a_study_that_began_with_a_seed_is_never_called_secure(run: Run, folder:
 def test_after_an_interrupt_the_same_command_goes_on_to_the_same_result(
     run: Run, folder: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = studied.Watch.step
+    step = Watch.step
 
-    def interrupt(self: studied.Watch, phase: str, made: int, *rest: Any) -> None:
+    def interrupt(self: Watch, phase: str, made: int, *rest: Any) -> None:
         step(self, phase, made, *rest)
         if (phase, made) == ("inference", 2):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(studied.Watch, "step", interrupt)
+    monkeypatch.setattr(Watch, "step", interrupt)
     command = ("simulate", folder / "study.toml", "--out", tmp_path, *SEED)
     code, out, error = run(*command)
     assert (code, out) == (130, "")
@@ -417,14 +418,14 @@ def test_the_other_ways_of_adding_noise_run_under_ledgers_of_their_own(
     assert ("The coordinator is trusted" in (tmp_path / "statement.txt").read_text()) == ("central" in options)
 
 
-def shown(watch: studied.Watch) -> str:
+def shown(watch: Watch) -> str:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
     console.print(watch)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_progress_has_a_bar_for_each_of_few_sites_and_a_summary_of_many() -> None:
-    watch = studied.Watch()
+    watch = Watch()
     watch.say("Starting")
     assert "Starting" in shown(watch)
     watch.budgets = {"north": 2.0, "south": 4.0}

@@ -193,9 +193,9 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Adult over ten uneven sites, each with ε = 1 of its own, against no privacy and against each site alone."""
-    from tacit.report import studied
+    from tacit.report.progress import watching
 
-    with studied.watching() as watch:
+    with watching() as watch:
         watch.say("Starting")
         from tacit.demo import run, show
 
@@ -385,8 +385,9 @@ def simulate(
     A study that is finished prints its result again and spends nothing.
     """
     from tacit.report import studied
+    from tacit.report.progress import watching
 
-    with studied.watching() as watch:
+    with watching() as watch:
         watch.say("Starting")
         from tacit.config import read_study
 

@@ -19,6 +19,7 @@ from tacit import __version__, study
 from tacit.data import Table, adult, partition
 from tacit.privacy.randomness import insecure_key
 from tacit.report import studied
+from tacit.report.progress import Watch
 from tacit.study import Member, Plan
 
 SITES, SPLIT, EPSILON, DELTA = 10, "C", 1.0, 1e-4
@@ -39,7 +40,7 @@ def sites() -> tuple[list[Member], Table]:
     return members, replace(table, features=found.test_features[:, 1:], target=found.test_target)
 
 
-def run(out: Path, insecure_seed: int | None, watch: studied.Watch) -> dict[str, Any]:
+def run(out: Path, insecure_seed: int | None, watch: Watch) -> dict[str, Any]:
     """The study and what it is compared with, written into `out`; a finished one is read there."""
     if insecure_seed is not None:
         insecure_key(insecure_seed)  # refused before anything is made

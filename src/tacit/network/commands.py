@@ -72,9 +72,10 @@ def serve(
     Stopped or killed, the same command goes on from where it was; sites answer what they answered already.
     """
     from tacit.report import studied
+    from tacit.report.progress import PHASES, watching
 
     _need_flare()
-    with _ended_by_signals(), studied.watching() as watch:
+    with _ended_by_signals(), watching() as watch:
         watch.say("Starting")
         from tacit.network import running
 
@@ -87,7 +88,7 @@ def serve(
             sites = status.get("sites", {})
             watch.budgets = {name: site["epsilon"] for name, site in sites.items()}
             spent = {name: site["spent"] or 0.0 for name, site in sites.items()}
-            if status.get("phase") in studied.PHASES:
+            if status.get("phase") in PHASES:
                 watch.step(status["phase"], status["done"], status["of"], spent)
 
         running.serve(study, network, out, patience=patience, longest=longest, at_least=at_least, say=say, watch=show)
