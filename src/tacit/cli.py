@@ -196,7 +196,6 @@ def demo(
     from tacit.report.progress import watching
 
     with watching() as watch:
-        watch.say("Starting")
         from tacit.demo import run, show
 
         _make_folder(out)
@@ -214,6 +213,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and within half a minute.")] = False,
     seeds: Annotated[int | None, typer.Option(help="How many runs to average; as published by default.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for CSV, JSON and PNG; made if needed.")] = Path("reproduce-output"),
+    page: Annotated[Path | None, typer.Option(help="Also write a page of the documentation into this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """A published figure run again: a table of ours beside theirs, data and picture. For research: noise is seeded."""
@@ -223,7 +223,7 @@ def reproduce(
         titles = {name: f"{found.source}. {found.title}" for name, found in REPRODUCTIONS.items()}
         _show(titles, as_json, "\n".join(f"{name}  {REPRODUCTIONS[name].title}" for name in titles))
     else:
-        run(name, out, quick, seeds, as_json)
+        run(name, out, quick, seeds, as_json, page)
 
 
 @app.command()
@@ -271,8 +271,9 @@ def fit(
     refusal names columns, never values, but says something about the records to whoever sees this terminal: keep
     it with the data. The files in --out are covered by the statement there.
     """
-    with _progress() as progress:
-        progress("Starting")
+    from tacit.report.progress import watching
+
+    with watching() as watch:
         from tacit.data.tables import Facts, Table, read_frame, split_list
         from tacit.fitting import check_method
         from tacit.fitting import fit as fit_table
@@ -284,13 +285,14 @@ def fit(
         chosen_policy = None if policy is None else Policy.read(policy)
         facts = Facts.given(schema, bounds or (), categories or (), classes)
         _make_folder(out)
-        progress(f"Reading {data}")
+        watch.say(f"Reading {data}")
         frame = read_frame(data, facts.listed(target) | ({} if unit is None else {unit: ()}))
         chosen = None if columns is None else split_list(columns)
         table = Table.of_frame(frame, target, model, unit=unit, columns=chosen, facts=facts)
         for remark in table.remarks:
             typer.echo(f"tacit: for your eyes only: {remark}", err=True)
-        progress("Planning, compiling and running: some seconds")
+        watch.budgets, watch.spent = {data.name: epsilon}, {data.name: 0.0}
+        watch.say("Planning, compiling and running: some seconds")
         posterior = fit_table(
             model,
             table,
@@ -306,7 +308,8 @@ def fit(
             policy=chosen_policy,
             insecure_seed=insecure_seed,
         )
-        progress("Writing")
+        watch.spent = {data.name: posterior.epsilon}
+        watch.say("Writing")
         from tacit.report import fitted
 
         # Of persons with several records, their number is public and not that of the records.
@@ -346,12 +349,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """What a budget buys, before any data is touched: accuracy and interval widths to expect, from simulations."""
-    from rich.console import Console
-    from rich.progress import Progress
+    from tacit.report.progress import watching
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("Starting", total=None)
+    with watching() as watch:
         from tacit.planning import Question, forecast
         from tacit.policy import Policy
 
@@ -361,8 +361,9 @@ def plan(
         found = None if policy is None else Policy.read(policy)
         question = Question(model, records, features, epsilon, delta, sites, numbers, chosen)
         _make_folder(out)
-        progress.update(bar, description="Simulating")
-        rows = forecast(question, found, lambda done, total: progress.update(bar, completed=done, total=total))
+        watch.say(f"Simulating {len(question.epsilons)} values of ε around {epsilon:g}", "numbers of rounds")
+        rows = forecast(question, found, watch.move)
+        watch.say("Writing")
         from tacit.report import planned
 
         result = planned.write(out, question, rows)
@@ -388,7 +389,6 @@ def simulate(
     from tacit.report.progress import watching
 
     with watching() as watch:
-        watch.say("Starting")
         from tacit.config import read_study
 
         found = read_study(study)
@@ -511,8 +511,9 @@ def audit(
     three made-up sites; its records are not read.
     """
     from tacit.report import audited
+    from tacit.report.progress import watching
 
-    with audited.watching() as move:
+    with watching() as watch:
         from tacit import auditing
 
         _check_positive(steps=steps)
@@ -521,14 +522,18 @@ def audit(
             if what != "fit" or canary != "worst" or (runs, steps, sampling_rate) != (None, None, None):
                 raise ValueError("--one-run is of a fit with the worst canaries; leave the other settings out")
             many = {} if canaries is None else {"canaries": canaries}
+            watch.say("One run with many canaries: planning, compiling and running")
             result = auditing.once(epsilon, delta, confidence=confidence, seed=seed, **many)
             found = None
         else:
             if canaries is not None:
                 raise ValueError(f"canaries={canaries} is a setting of --one-run; leave it out")
             subject, usual = auditing.named(what, epsilon, delta, canary, steps, sampling_rate)
-            found = subject.audit(usual if runs is None else runs, seed=seed, confidence=confidence, observe=move)
+            watch.say(f"Attacking {subject.name}, which claims ε = {epsilon:g}", "runs")
+            count = usual if runs is None else runs
+            found = subject.audit(count, seed=seed, confidence=confidence, observe=watch.move)
             result = audited.result_of(found) | {"subject": subject.name, "canary": canary}
+        watch.say("Writing")
         result = audited.write(out, {"version": tacit.__version__, **result}, found)
     if as_json:
         typer.echo(json.dumps(result))
@@ -607,12 +612,9 @@ def policy_learn(
 
     Ctrl-C ends the search and writes the best rules so far.
     """
-    from rich.console import Console
-    from rich.progress import Progress
+    from tacit.report.progress import watching
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("Starting", total=None)
+    with watching() as watch:
         from tacit.learning import learn_policy, read_tasks
         from tacit.policy import Policy
 
@@ -624,9 +626,10 @@ def policy_learn(
             raise ValueError(f"out={out}: there is no folder {out.parent}; make it first")
 
         def observe(kind: str, done: int, loss: float) -> None:
-            words = f"{kind}: {done} of {trials}" + (f", loss {loss:.3f}" if done else ", compiling")
-            progress.update(bar, description=words, completed=done, total=trials)
+            place = f"Kind {list(lessons).index(kind) + 1} of {len(lessons)}, {kind}"
+            watch.move(done, trials, f"{place}: " + (f"loss {loss:.3f}" if done else "compiling"))
 
+        watch.say("Learning", "rules tried")
         found = learn_policy(lessons, trials, begin, seed, observe)
         found.write(out)
     lines = [
@@ -722,20 +725,6 @@ def _make_folder(out: Path) -> None:
 
 def _finite(number: float) -> float | None:
     return None if number == float("inf") else number
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal's standard error what is happening; nothing elsewhere."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda words: None
-        return
-    with console.status("") as status:
-        yield lambda words: status.update(escape(words))
 
 
 @contextmanager

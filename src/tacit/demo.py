@@ -55,12 +55,13 @@ def run(out: Path, insecure_seed: int | None, watch: Watch) -> dict[str, Any]:
     together = study.federate(PLAN, members, out=out, test=test, insecure_seed=insecure_seed, observe=watch.step)
     assert together.scores is not None
     capacity = max(len(member.table.target) for member in members)
+    watch.spent = {}
     watch.say("The same without privacy")
     free = [replace(member, epsilon=math.inf) for member in members]
     exact = study.federate(replace(PLAN, rounds=EXACT_ROUNDS), free, insecure_seed=insecure_seed)
     alone = []
-    for member in members:
-        watch.say(f"{member.name} alone, at the same ε")
+    watch.say("Each site alone, at the same ε", "sites")
+    for member in watch.track(members):
         # As many places as all sites have: the program is compiled already.
         found = study.federate(PLAN, [member], capacity=capacity, insecure_seed=insecure_seed)
         alone.append(_row(f"{member.name} alone", study.scores(found.posterior, test), EPSILON))

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,12 +75,11 @@ def serve(
 
     _need_flare()
     with _ended_by_signals(), watching() as watch:
-        watch.say("Starting")
         from tacit.network import running
 
         def say(words: str) -> None:
             watch.say(words)
-            if not sys.stderr.isatty():
+            if not watch.is_shown:
                 typer.echo(f"tacit: {words}", err=True)
 
         def show(status: Mapping[str, Any]) -> None:

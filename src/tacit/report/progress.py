@@ -1,12 +1,16 @@
-"""What a long command shows on the way, on a terminal's standard error; nothing elsewhere.
+"""What a long command shows on the way: on standard error, where that is a terminal; nothing elsewhere.
 
 All of it is made of public settings and released values.
 """
 
 import math
+import os
 import statistics
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,47 +20,136 @@ from rich.table import Table
 from rich.text import Text
 
 MOST_BARS = 12  # sites with a bar each; of more, the least, the median and the most
+WIDTH = 24  # of a bar, in columns
 PHASES = {"scaling": "Means and variances", "inference": "Inference", "evaluation": "Evaluation"}
+Job = TypeVar("Job")
+Move = tuple[int, int, float]  # how many of how many were done, when
 
 
 class Watch:
-    """What is happening, as something that rich can show."""
+    """What is happening, as something that rich can show: what is done, how far, for how long, and ε spent of budgets.
 
-    def __init__(self) -> None:
+    is_shown: whether anybody sees it. budgets: ε by name; spent: the same of what was charged so far.
+    """
+
+    def __init__(self, is_shown: bool = False) -> None:
+        self.is_shown = is_shown
         self.spinner = Spinner("dots")
-        self.budgets: dict[str, float] = {}
+        self.budgets: Mapping[str, float] = {}
         self.spent: Mapping[str, float] = {}
+        self._begun = time.monotonic()
+        self._moves: tuple[()] | tuple[Move, Move] = ()  # when what is timed began, and the last one
+        self.say("Starting")
 
-    def say(self, words: str) -> None:
-        """What is being done now."""
-        self.spinner.update(text=Text(words))
+    def say(self, words: str, things: str = "") -> None:
+        """What is being done now; of how many `things`, `move` tells."""
+        self._words, self._things, self._moves = words, things, ()
+
+    def move(self, done: int, total: int, words: str | None = None) -> None:
+        """So many of all things are done; `words` in place of those that were said."""
+        self._words = self._words if words is None else words
+        now = (done, total, time.monotonic())
+        first, last = self._moves or (now, now)
+        if self._moves and (done, total) == last[:2]:  # told again
+            return
+        if first[0] == 0 or done < last[0] or total != last[1]:  # what is done first compiles: time begins after it
+            first = now
+        self._moves = (first, now)
+
+    def track(self, jobs: Sequence[Job]) -> Iterable[Job]:
+        """The jobs one by one; the next is asked for when one is done."""
+        for done, job in enumerate(jobs):
+            self.move(done, len(jobs))
+            yield job
+        self.move(len(jobs), len(jobs))
 
     def step(self, phase: str, done: int, total: int, spent: Mapping[str, float]) -> None:
         """An observer of `tacit.study.federate`."""
         self.spent = spent
-        self.say(f"{PHASES[phase]}: round {done} of {total}")
+        if self._words != PHASES[phase]:
+            self.say(PHASES[phase], "rounds")
+        self.move(done, total)
+
+    def left(self, now: float) -> float | None:
+        """Seconds until all is done, by the pace of what was done after the first; None before the second."""
+        if not self._moves:
+            return None
+        (before, _, start), (done, total, end) = self._moves
+        if done == before or done >= total:
+            return None
+        return max(0.0, (end - start) / (done - before) * (total - done) - (now - end))
 
     def __rich__(self) -> RenderableType:
-        if not self.spent or any(map(math.isinf, self.budgets.values())):
-            return self.spinner
-        shares = {name: self.spent[name] / budget for name, budget in self.budgets.items()}
+        now = time.monotonic()
+        elapsed = f"{_clock(now - self._begun)} elapsed"
+        line = Table.grid(padding=(0, 1))
+        if not self._moves:
+            line.add_row(self.spinner, Text(self._words), Text(elapsed, style="dim"))
+            return Group(line, *self._budgets())
+        line.add_row(self.spinner, Text(self._words))
+        done, total, _ = self._moves[1]
+        left = self.left(now)
+        words = [f"{done:,} of {total:,} {self._things}".rstrip(), elapsed]
+        if left is not None:
+            words.append(f"about {_clock(left)} left")
+        bar = _bars()
+        bar.add_row(ProgressBar(total=max(1, total), completed=done), Text(", ".join(words)))
+        return Group(line, bar, *self._budgets())
+
+    def _budgets(self) -> Iterator[RenderableType]:
+        budgets, spent = self.budgets, self.spent
+        if not budgets or not spent or any(map(math.isinf, budgets.values())):
+            return
+        shares = {name: spent.get(name, 0.0) / budget for name, budget in budgets.items()}
         if len(shares) > MOST_BARS:
             parts = (min(shares.values()), statistics.median(shares.values()), max(shares.values()))
             least, middle, most = (f"{part:.0%}" for part in parts)
-            words = (
-                f"ε spent by {len(shares)} sites: at least {least}, median {middle}, at most {most} of their budgets"
-            )
-            return Group(self.spinner, Text(words))
-        bars = Table.grid(padding=(0, 2))
+            words = f"at least {least}, median {middle}, at most {most} of their budgets"
+            yield Text(f"ε spent by {len(shares)} sites: {words}")
+            return
+        bars = _bars()
         for name, share in shares.items():
-            words = Text(f"ε = {self.spent[name]:.3g} of {self.budgets[name]:g}")
-            bars.add_row(Text(name), ProgressBar(total=1.0, completed=min(1.0, share), width=30), words)
-        return Group(self.spinner, bars)
+            words = Text(f"ε = {spent.get(name, 0.0):.3g} of {budgets[name]:g}")
+            bars.add_row(ProgressBar(total=1.0, completed=min(1.0, share)), Text(name), words)
+        yield bars
+
+
+def _bars() -> Table:
+    """Lines of a bar and words; in a narrow terminal it is the bar that gives way."""
+    bars = Table.grid(padding=(0, 2))
+    bars.add_column(max_width=WIDTH)
+    bars.add_column(no_wrap=True)
+    return bars
+
+
+def _clock(seconds: float) -> str:
+    """As 0:07, 12:34 or 1:02:03.
+
+    >>> _clock(7.4), _clock(754), _clock(3723)
+    ('0:07', '12:34', '1:02:03')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Shows on a terminal's standard error what is happening; nothing elsewhere."""
-    console, watch = Console(stderr=True), Watch()
-    with Live(watch, console=console, transient=True) if console.is_terminal else nullcontext():
+    """Shows on a terminal's standard error what is happening; nothing elsewhere.
+
+    Nor does it draw on a terminal that cannot move its cursor (TERM=dumb), or from behind other commands (`&`).
+    Lines that are printed meanwhile appear above. rich leaves colours out if NO_COLOR is set.
+    """
+    console = Console(stderr=True)
+    watch = Watch(console.is_terminal and not console.is_dumb_terminal and _is_in_front())
+    live = Live(watch, console=console, transient=True, redirect_stdout=sys.stdout.isatty())
+    with live if watch.is_shown else nullcontext():
         yield watch
+
+
+def _is_in_front() -> bool:
+    """Whether the terminal is ours to draw on; one that cannot say is."""
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):
+        return True

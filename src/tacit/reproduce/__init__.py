@@ -2,7 +2,7 @@
 
 One file per source, one function per figure: `function(quick, seeds, track) -> Outcome`, where `track` wraps its jobs
 (the progress bar). What all of them share is here: the closed table of names, running over seeds, and writing NAME.csv,
-NAME.json and NAME.png.
+NAME.json and NAME.png; `pages` writes the pages of the documentation.
 """
 
 import csv
@@ -10,11 +10,13 @@ import importlib
 import json
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+WORDS = ("dataset", "method")  # columns of a printed table that are set to the left
 Row = dict[str, Any]
 Job = TypeVar("Job")
 
@@ -106,19 +108,30 @@ REPRODUCTIONS: dict[str, Reproduction] = {
 }
 
 
-def run(name: str | None, out: Path, quick: bool, seeds: int | None, as_json: bool) -> None:
-    """Run one reproduction, write its three files into `out`, and print ours beside theirs."""
+def run(name: str | None, out: Path, quick: bool, seeds: int | None, as_json: bool, page: Path | None = None) -> None:
+    """Run one reproduction, write its three files into `out`, and print ours beside theirs.
+
+    page: also write it as a page of the documentation into this folder.
+    """
+    from tacit.report.progress import watching
     from tacit.report.style import figure, save
 
     chosen = _chosen(name)
+    assert name is not None
+    if quick and page is not None:
+        raise ValueError(f"page={page} with --quick: a page is of a result; leave out one of the two")
     count = _count(name, chosen, quick, seeds)
     figure("", "", "")  # without matplotlib, refused now and not after the work
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        for folder in (out, page or out):
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
-    function = getattr(importlib.import_module(f"tacit.reproduce.{chosen.module}"), chosen.function)
-    outcome: Outcome = _with_progress(chosen.title, lambda track: function(quick, count, track))
+    started = time.monotonic()
+    with watching() as watch:
+        function = getattr(importlib.import_module(f"tacit.reproduce.{chosen.module}"), chosen.function)
+        watch.say(f"{name}: {chosen.title}", f"settings × {count} seeds" if count > 1 else "settings")
+        outcome: Outcome = function(quick, count, watch.track)
     notes = list(outcome.notes)
     if count:
         seeded = "seed 0" if count == 1 else f"seeds 0 to {count - 1}"
@@ -137,10 +150,15 @@ def run(name: str | None, out: Path, quick: bool, seeds: int | None, as_json: bo
     (out / f"{name}.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     _write_csv(out / f"{name}.csv", outcome.rows)
     save(outcome.axes, out / f"{name}.png")
+    written = str(out / f"{name}.csv, .json, .png")
+    if page is not None:
+        from tacit.reproduce import pages
+
+        written += f"; {pages.write(page, name, outcome, count, time.monotonic() - started, notes)}"
     if as_json:
         print(json.dumps(result))
     else:
-        _print(f"{chosen.title} ({name})", outcome, notes, out / f"{name}.csv, .json, .png")
+        _print(f"{chosen.title} ({name})", outcome, notes, written)
 
 
 def _chosen(name: str | None) -> Reproduction:
@@ -159,16 +177,6 @@ def _count(name: str | None, chosen: Reproduction, quick: bool, seeds: int | Non
     if seeds < 1:
         raise ValueError(f"seeds={seeds}; expected a whole number of at least 1")
     return seeds
-
-
-def _with_progress(title: str, work: Callable[[Track], Outcome]) -> Outcome:
-    """`work` under a progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        return work(lambda jobs: progress.track(jobs, description=title))
 
 
 # --- Over seeds --------------------------------------------------------------------------------------------------
@@ -217,16 +225,22 @@ def _cell(row: Row, name: str, unit: float) -> str:
     return shown if error is None else f"{shown} ± {error * unit:.2g}"
 
 
-def _print(title: str, outcome: Outcome, notes: list[str], written: Path) -> None:
+def cells(outcome: Outcome) -> list[list[str]]:
+    """The table that is printed, without its headers."""
+    rows = outcome.rows if outcome.printed is None else outcome.printed
+    return [[_cell(row, name, 100 if "%" in header else 1) for name, header in outcome.shown.items()] for row in rows]
+
+
+def _print(title: str, outcome: Outcome, notes: list[str], written: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     table = Table(title=title)
     for name, header in outcome.shown.items():
-        table.add_column(header, justify="left" if name in ("dataset", "method") else "right", no_wrap=True)
-    for row in outcome.rows if outcome.printed is None else outcome.printed:
-        table.add_row(*(_cell(row, name, 100 if "%" in header else 1) for name, header in outcome.shown.items()))
+        table.add_column(header, justify="left" if name in WORDS else "right", no_wrap=True)
+    for row in cells(outcome):
+        table.add_row(*row)
     console.print(table)
     for note in notes:
         console.print(f"- {note}", highlight=False, markup=False)
