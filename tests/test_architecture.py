@@ -45,6 +45,7 @@ TOP = (
     "tacit.cli",
     "tacit.config",
     "tacit.demo",
+    "tacit.doctor",
     "tacit.estimators",
     "tacit.fitting",
     "tacit.learning",

@@ -543,6 +543,29 @@ def audit(
         raise typer.Exit(3)
 
 
+@app.command()
+def doctor(
+    folder: Annotated[Path, typer.Option(help="Where to try whether a ledger can be kept.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """What of tacit works on this machine: packages, randomness, ledger, one private step. Exit code 1 if not all.
+
+    Each part is tried and not only looked up. What is optional may be missing; how to install it is said.
+    """
+    from tacit import doctor
+    from tacit.report.progress import watching
+
+    with watching() as watch:
+        findings = doctor.examine(folder, lambda name: watch.say(f"Trying: {name}"))
+    if as_json:
+        typer.echo(json.dumps(doctor.result_of(findings)))
+    else:
+        doctor.show(findings)
+    if faults := doctor.faults(findings):
+        typer.echo(f"tacit: {faults[0].name}: {faults[0].words}; {faults[0].remedy}", err=True)
+        raise typer.Exit(1)
+
+
 app.add_typer(network.app, name="network")
 app.command()(network.serve)
 app.command()(network.join)

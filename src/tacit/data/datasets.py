@@ -258,13 +258,23 @@ def _embedded(name: str) -> _Table:
     return _table(lzma.decompress(_checked(name, _read_embedded(name), "the package tacit", "install tacit again")))
 
 
+def heart_folder() -> Path | None:
+    """Where the files of Heart Disease are on this machine; None if `heart` has to download one."""
+    names = [f"processed.{hospital}.data" for hospital in _HOSPITALS]
+    return next((place for place in _folders() if all((place / name).is_file() for name in names)), None)
+
+
+def _folders() -> list[Path]:
+    """Where files of Heart Disease may be, the cache last."""
+    cache = Path.home() / ".cache" / "tacit"
+    folder = os.environ.get("TACIT_DATA")
+    return [Path(folder), Path(folder, "heart-disease"), cache] if folder else [cache]
+
+
 def _fetched(name: str) -> bytes:
     """A file of Heart Disease: from TACIT_DATA, from the cache, or from UCI into the cache."""
-    cache = Path.home() / ".cache" / "tacit" / name
-    places = [cache]
-    if folder := os.environ.get("TACIT_DATA"):
-        places = [Path(folder, name), Path(folder, "heart-disease", name), cache]
-    for path in places:
+    folder, cache = os.environ.get("TACIT_DATA"), _folders()[-1] / name
+    for path in (place / name for place in _folders()):
         if path.is_file():
             return _checked(name, path.read_bytes(), str(path), "remove that file, or put UCI's original in its place")
     try:
