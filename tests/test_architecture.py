@@ -195,7 +195,7 @@ def test_an_import_of_dp_accounting_elsewhere_is_reported(source):
 # --- Who may read a released value -------------------------------------------------------------------------------
 
 # `tacit.federated.tied` reads a local update inside of a contribution, where it is clipped and noised as a whole.
-# `tacit.reproduce` and `tacit.auditing` look at posteriors fitted to public or made-up records.
+# `tacit.reproduce`, `tacit.auditing` and `tacit.doctor` look at posteriors fitted to public or made-up records.
 READERS = (
     "tacit.privacy",
     "tacit.federated.site",
@@ -203,6 +203,7 @@ READERS = (
     "tacit.fitting",
     "tacit.auditing",
     "tacit.demo",
+    "tacit.doctor",
     "tacit.reproduce",
 )
 

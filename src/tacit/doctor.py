@@ -58,7 +58,11 @@ class Finding:
 
 
 class Faulty(Exception):
-    """Something does not do what it must; the second argument says what to do."""
+    """Something does not do what it must."""
+
+    def __init__(self, words: str, remedy: str) -> None:
+        super().__init__(words)
+        self.remedy = remedy
 
 
 # --- The checks --------------------------------------------------------------------------------------------------
@@ -118,10 +122,9 @@ def randomness() -> Finding:
     mean, deviation = float(drawn.mean()), float(drawn.std())
     if abs(mean) > ALARM / math.sqrt(DRAWS) or abs(deviation - 1) > ALARM / math.sqrt(2 * DRAWS):
         raise Faulty(f"noise has mean {mean:.3g} and deviation {deviation:.3g} where 0 and 1 are right", remedy)
-    found = (
-        f"from the operating system; ChaCha20 is that of RFC 8439; deviation of {DRAWS:,} draws {deviation:.3f} of 1"
-    )
-    return Finding("Randomness", found, values={"noise_deviation": deviation})
+    found = f"from the operating system; ChaCha20 as in RFC 8439; {DRAWS:,} draws of noise"
+    words = f"{found} deviate by {deviation:.3f} where 1 is right"
+    return Finding("Randomness", words, values={"noise_deviation": deviation})
 
 
 def ledger(folder: Path) -> Finding:
@@ -129,6 +132,7 @@ def ledger(folder: Path) -> Finding:
     from tacit.privacy.events import Gaussian
     from tacit.privacy.ledger import Ledger
 
+    folder = folder.absolute()
     remedy = "give another by --folder, or make room and rights there"
     try:
         with tempfile.TemporaryDirectory(prefix="tacit-doctor-", dir=folder) as made:
@@ -206,7 +210,8 @@ def data_sets() -> Iterator[Finding]:
     """Those that come with tacit, by their checksums, and Heart Disease where it is."""
     from tacit.data import datasets
 
-    sizes = {name: len(make().target) for name, make in (("Adult", datasets.adult), ("Abalone", datasets.abalone))}
+    found = {"Adult": datasets.adult(), "Abalone": datasets.abalone()}
+    sizes = {name: len(data.target) + len(data.test_target) for name, data in found.items()}
     words = ", ".join(f"{name} ({size:,} records)" for name, size in sizes.items())
     yield Finding("Data sets", f"{words}, with tacit", values={"embedded": sizes})
     place = datasets.heart_folder()
@@ -226,7 +231,7 @@ def extras() -> Iterator[Finding]:
         words = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
         remedy = "" if is_there else f"pip install 'tacit[{extra}]'"
         values = {"extra": extra, "versions": versions}
-        yield Finding(extra, f"{words}: {purpose}", is_there, remedy, is_necessary=False, values=values)
+        yield Finding(f"tacit[{extra}]", f"{words}: {purpose}", is_there, remedy, is_necessary=False, values=values)
 
 
 # --- All of them -------------------------------------------------------------------------------------------------
@@ -251,7 +256,7 @@ def examine(folder: Path, say: Callable[[str], None] = lambda words: None) -> li
             found = check()
             findings += [found] if isinstance(found, Finding) else list(found)
         except Faulty as fault:
-            findings.append(Finding(name, *map(str, fault.args[:1]), False, fault.args[1], is_necessary))
+            findings.append(Finding(name, str(fault), False, fault.remedy, is_necessary))
         except Exception as error:  # whatever is broken here is what is to be told
             words = " ".join(f"{type(error).__name__}: {error}".split())
             findings.append(Finding(name, words, False, INSTALL_AGAIN, is_necessary))
