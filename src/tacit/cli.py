@@ -27,11 +27,44 @@ app = typer.Typer(
 Delta = Annotated[float, typer.Option(help="δ: the probability with which the guarantee may fail. Below 1 / records.")]
 RATE = "Probability with which each record is in a step's sample; 1, the default, is all."
 STEPS = "How many noisy steps; 1 by default."
-Accountant = Annotated[str, typer.Option(help="pld (tight), rdp, moments, zcdp, tcdp, advanced or basic.")]
-AdjacencyOption = Annotated[str, typer.Option(help="add-remove (one record) or replace-one.")]
+# What may be given, for completion: the parts that know it themselves are slow to load.
+ACCOUNTANTS = ("pld", "rdp", "moments", "zcdp", "tcdp", "advanced", "basic")
+ADJACENCIES = ("add-remove", "replace-one")
+MODELS = ("logistic", "linear", "poisson", "probit", "softmax")
+PLANNED_MODELS = ("logistic", "linear", "probit", "poisson")
+METHODS = ("vi", "ep", "sep", "sgld")
+SCALINGS = ("moments", "bounds")
+AUDITED = ("fit", "vi", "sites", "mechanism")
+CANARIES = ("worst", "mislabelled", "outlying")
+SHAPES = ("constant", "linear", "polynomial", "exponential", "stepwise", "influence")
+
+
+def _among(*words: str) -> Callable[[str], list[str]]:
+    """Completes one of these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def _reproductions(incomplete: str) -> list[tuple[str, str]]:
+    from tacit.reproduce import REPRODUCTIONS
+
+    return [(name, found.title) for name, found in REPRODUCTIONS.items() if name.startswith(incomplete)]
+
+
+def _kinds(incomplete: str) -> list[str]:
+    """The last of a list with commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + word for word in PLANNED_MODELS if word.startswith(last)]
+
+
+Accountant = Annotated[
+    str,
+    typer.Option(help="pld (tight), rdp, moments, zcdp, tcdp, advanced or basic.", autocompletion=_among(*ACCOUNTANTS)),
+]
+AdjacencyOption = Annotated[
+    str, typer.Option(help="add-remove (one record) or replace-one.", autocompletion=_among(*ADJACENCIES))
+]
 Level = Annotated[float, typer.Option(help="The probability that an interval holds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-SHAPES = ("constant", "linear", "polynomial", "exponential", "stepwise", "influence")
 LEVEL_COLUMNS = ("noise_multiplier", "sampling_rate", "steps")  # of a schedule's file
 
 
@@ -43,7 +76,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     del version
 
@@ -96,7 +131,10 @@ def calibrate(
     delta: Delta,
     sampling_rate: Annotated[float | None, typer.Option(help=RATE)] = None,
     steps: Annotated[int | None, typer.Option(help=STEPS)] = None,
-    shape: Annotated[str | None, typer.Option(help=f"How noise changes over the steps: {', '.join(SHAPES)}.")] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(help=f"How noise changes over the steps: {', '.join(SHAPES)}.", autocompletion=_among(*SHAPES)),
+    ] = None,
     noise_end: Annotated[float | None, typer.Option(help="The last step's noise, relative to the first's.")] = None,
     power: Annotated[
         float | None, typer.Option(help="Of shape polynomial; above 1 it changes late. 2 by default.")
@@ -186,7 +224,7 @@ def calibrate(
     _show(result, as_json, words)
 
 
-@app.command()
+@app.command(short_help="Adult over ten sites, each with ε = 1 of its own, in one go.")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; made if it is not there.")] = Path("demo-output"),
     insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
@@ -206,9 +244,12 @@ def demo(
         show(out, result)
 
 
-@app.command()
+@app.command(short_help="A published figure run again: ours beside theirs.")
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="What to run again; --list shows the names.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="What to run again; --list shows the names.", autocompletion=_reproductions),
+    ] = None,
     names: Annotated[bool, typer.Option("--list", help="Print the names and what they are.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and within half a minute.")] = False,
     seeds: Annotated[int | None, typer.Option(help="How many runs to average; as published by default.")] = None,
@@ -232,7 +273,9 @@ def fit(
     target: Annotated[str, typer.Option(help="The column to explain.")],
     epsilon: Annotated[float, typer.Option(help="The ε to stay within; inf for no privacy.")],
     delta: Delta,
-    model: Annotated[str, typer.Option(help="logistic, linear, poisson, probit or softmax.")] = "logistic",
+    model: Annotated[
+        str, typer.Option(help="logistic, linear, poisson, probit or softmax.", autocompletion=_among(*MODELS))
+    ] = "logistic",
     out: Annotated[Path, typer.Option(help="Folder for the results; made if it is not there.")] = Path("fit-output"),
     columns: Annotated[str | None, typer.Option(help="Features, as a,b,c; all but target and unit by default.")] = None,
     unit: Annotated[
@@ -251,12 +294,21 @@ def fit(
     ] = None,
     classes: Annotated[str | None, typer.Option(help="The target's public labels, as no,yes; 0 first.")] = None,
     scaling: Annotated[
-        str, typer.Option(help="How numbers are rescaled: moments (part of the budget) or bounds (free).")
+        str,
+        typer.Option(
+            help="How numbers are rescaled: moments (part of the budget) or bounds (free).",
+            autocompletion=_among(*SCALINGS),
+        ),
     ] = "moments",
-    method: Annotated[str, typer.Option(help="vi, ep, sep (expectation propagation) or sgld (samples).")] = "vi",
+    method: Annotated[
+        str,
+        typer.Option(help="vi, ep, sep (expectation propagation) or sgld (samples).", autocompletion=_among(*METHODS)),
+    ] = "vi",
     steps: Annotated[int | None, typer.Option(help="How many noisy steps; by a rule otherwise.")] = None,
     clip: Annotated[float | None, typer.Option(help="The most one unit moves a step; by a rule otherwise.")] = None,
-    prior_deviation: Annotated[float, typer.Option(help="Of coefficients of standardised features.")] = 1.0,
+    prior_deviation: Annotated[
+        float, typer.Option(help="The prior's standard deviation, of coefficients of standardised features.")
+    ] = 1.0,
     policy: Annotated[
         Path | None, typer.Option(help="What decides the rest: a file that 'tacit policy learn' wrote.")
     ] = None,
@@ -334,14 +386,17 @@ def fit(
         fitted.show(out, posterior, result, level)
 
 
-@app.command()
+@app.command(short_help="What a budget buys, before any data is touched.")
 def plan(
     records: Annotated[int, typer.Option(help="How many there are, at all sites together.")],
     features: Annotated[int, typer.Option(help="Columns, a category counted as one less than it has values.")],
     epsilon: Annotated[float, typer.Option(help="The ε to spend; a range around it is tried.")],
     delta: Delta,
     sites: Annotated[int, typer.Option(help="How many sites; each protects its own records with ε.")] = 1,
-    model: Annotated[str, typer.Option(help="logistic, linear, probit, or for one site poisson.")] = "logistic",
+    model: Annotated[
+        str,
+        typer.Option(help="logistic, linear, probit, or for one site poisson.", autocompletion=_among(*PLANNED_MODELS)),
+    ] = "logistic",
     numbers: Annotated[int | None, typer.Option(help="How many features are measured; all by default.")] = None,
     rounds: Annotated[str | None, typer.Option(help="Rounds to compare, as 5,10,20; a range by default.")] = None,
     policy: Annotated[Path | None, typer.Option(help="A policy that 'tacit policy learn' wrote, for one site.")] = None,
@@ -373,7 +428,7 @@ def plan(
         planned.show(question, rows, out)
 
 
-@app.command()
+@app.command(short_help="A federated study in one process, each site with its budget.")
 def simulate(
     study: Annotated[Path, typer.Argument(help="The study file, in TOML: docs/simulate.md says what may be in it.")],
     out: Annotated[Path, typer.Option(help="The study's folder; the same command goes on from what is there.")],
@@ -437,7 +492,7 @@ def simulate(
         studied.show(out, result)
 
 
-@app.command()
+@app.command(short_help="Predictions for new records by a saved posterior.")
 def predict(
     fitted: Annotated[Path, typer.Argument(help="The folder that 'tacit fit' wrote.")],
     data: Annotated[Path, typer.Argument(help="New records, a CSV or Parquet file with the columns of the fit.")],
@@ -485,13 +540,21 @@ def predict(
 @app.command()
 def audit(
     what: Annotated[
-        str, typer.Argument(help="fit, vi (by Adam, on samples), sites, mechanism, or a study file in TOML.")
+        str,
+        typer.Argument(
+            help="fit, vi (by Adam, on samples), sites, mechanism, or a study file in TOML.",
+            autocompletion=_among(*AUDITED),
+        ),
     ] = "fit",
     epsilon: Annotated[float, typer.Option(help="The ε that is planned for and claimed.")] = 1.0,
     delta: Delta = 1e-5,
     runs: Annotated[int | None, typer.Option(help="How often it is run, half without the canary.")] = None,
     canary: Annotated[
-        str, typer.Option(help="worst (for the clip), mislabelled or outlying (records that could be).")
+        str,
+        typer.Option(
+            help="worst (for the clip), mislabelled or outlying (records that could be).",
+            autocompletion=_among(*CANARIES),
+        ),
     ] = "worst",
     steps: Annotated[int | None, typer.Option(help="Of vi and mechanism: how many noisy steps.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="Of vi and mechanism: that of each record.")] = None,
@@ -499,8 +562,8 @@ def audit(
         bool, typer.Option("--one-run", help="One run with many canaries, where it cannot be repeated.")
     ] = False,
     canaries: Annotated[int | None, typer.Option(help="With --one-run: how many; 2000 by default.")] = None,
-    confidence: Annotated[float, typer.Option(help="With which the lower bound holds.")] = 0.999,
-    seed: Annotated[int, typer.Option(help="Of the attack's own runs; records are made up, and noise is seeded.")] = 0,
+    confidence: Annotated[float, typer.Option(help="The probability that the lower bound holds.")] = 0.999,
+    seed: Annotated[int, typer.Option(help="The attack's seed; records are made up, and noise is seeded.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for result.json and roc.png.")] = Path("audit-output"),
     as_json: AsJson = False,
 ) -> None:
@@ -543,7 +606,7 @@ def audit(
         raise typer.Exit(3)
 
 
-@app.command()
+@app.command(short_help="What of tacit works on this machine.")
 def doctor(
     folder: Annotated[Path, typer.Option(help="Where to try whether a ledger can be kept.")] = Path(),
     as_json: AsJson = False,
@@ -567,7 +630,7 @@ def doctor(
 
 
 app.add_typer(network.app, name="network")
-app.command()(network.serve)
+app.command(short_help="Coordinate a study between machines.")(network.serve)
 app.command()(network.join)
 ledger = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What a site has spent of its budget.")
 app.add_typer(ledger, name="ledger")
@@ -593,7 +656,7 @@ def ledger_show(path: LedgerPath, as_json: AsJson = False) -> None:
     _show(found, as_json, "\n".join(lines))
 
 
-@ledger.command("verify")
+@ledger.command("verify", short_help="Check that a ledger is unchanged and complete.")
 def ledger_verify(
     path: LedgerPath,
     expected_head: Annotated[
@@ -625,10 +688,15 @@ def policy_learn(
         Path | None,
         typer.Option(help="Public or simulated tasks, in TOML (docs/policies.md); the default's if left out."),
     ] = None,
-    kinds: Annotated[str | None, typer.Option(help="As logistic,linear; all that the tasks have by default.")] = None,
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            help="Kinds of regression, as logistic,linear; all that the tasks have by default.", autocompletion=_kinds
+        ),
+    ] = None,
     trials: Annotated[int, typer.Option(help="How many rules to try for each kind.")] = 150,
     start: Annotated[Path | None, typer.Option(help="A policy to begin from; the default one otherwise.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    seed: Annotated[int, typer.Option(help="The search's seed.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Learn a policy on public or simulated tasks. Never on private records: what is learned from is not protected.

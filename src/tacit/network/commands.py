@@ -18,7 +18,7 @@ Out = Annotated[Path, typer.Option(help="The study's folder; the same command go
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command()
+@app.command(short_help="Make certificates, and a folder to hand to each site.")
 def init(
     study: StudyFile,
     sites: Annotated[str | None, typer.Option(help="Names of sites, as a,b,c; all of the study by default.")] = None,
@@ -111,7 +111,7 @@ def join(
         running.join(site, lambda words: typer.echo(words))
 
 
-@app.command()
+@app.command(short_help="Where a study is: sites, round, ε spent, last heard.")
 def status(
     out: Annotated[Path, typer.Argument(help="The study's folder, as given to 'tacit serve'.")] = OUT,
     as_json: AsJson = False,
@@ -148,10 +148,18 @@ def status(
     Console().print(table)
 
 
-@app.command()
+def _sites(incomplete: str) -> list[str]:
+    """Completes a site of the study in the usual folder."""
+    try:
+        return [name for name in _read_status(OUT)["sites"] if name.startswith(incomplete)]
+    except ValueError:
+        return []
+
+
+@app.command(short_help="Take a site out of the posterior of a study.")
 def withdraw(
-    site: Annotated[str, typer.Argument(help="The site to take out of the posterior.")],
-    out: Out = OUT,
+    site: Annotated[str, typer.Argument(help="The site to take out of the posterior.", autocompletion=_sites)],
+    out: Annotated[Path, typer.Option(help="The study's folder, as given to 'tacit serve'.")] = OUT,
 ) -> None:
     """Divide a site's factor out of the posterior of a study that is going on, and ask it no more.
 
