@@ -102,10 +102,11 @@ def test_fit_writes_result_posterior_statement_figure_and_page(fitted: Path) -> 
 def test_the_page_holds_the_table_the_statement_and_the_picture_and_needs_nothing_else(fitted: Path) -> None:
     page = (fitted / "report.html").read_text()
     assert (fitted / "statement.txt").read_text() in unescape(page)
-    assert all(f"<td>{row['name']}</td>" in page for row in result_of(fitted)["summary"])
-    image = re.search(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
-    assert image is not None
-    assert base64.b64decode(image[1]) == (fitted / "forest.png").read_bytes()
+    rows = result_of(fitted)["summary"]
+    assert all(f'<th scope="row">{row["name"]}</th>' in page for row in rows)
+    images = [base64.b64decode(found) for found in re.findall(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", page)]
+    assert len(images) == 2 + 1 + min(6, len(rows) - 1)  # privacy, forest, densities
+    assert all(b"</svg>" in image for image in images)
     assert not re.search(r"<script|https?://|<link", page)
 
 
@@ -201,7 +202,7 @@ def test_names_are_text_and_never_markup(run: Run, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert odd["age"] in out
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "<td>[red]&lt;b&gt;&amp;</td>" in page
+    assert '<th scope="row">[red]&lt;b&gt;&amp;</th>' in page
     assert "<i>" not in page
 
 

@@ -28,7 +28,8 @@ from tacit.federated import site as sites
 from tacit.posterior import Posterior
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
-from tacit.report import studied
+from tacit.privacy.statement import rounded_up
+from tacit.report import findings, page, studied
 from tacit.report.progress import Watch
 
 pytestmark = pytest.mark.xdist_group("simulate")  # one process, so that its study is run once
@@ -167,13 +168,14 @@ def test_the_posterior_predicts_for_new_records(run: Run, done: Path, folder: Pa
 def test_the_page_holds_sites_scores_pictures_and_statement_and_needs_nothing_else(done: Path) -> None:
     page, found = (done / "report.html").read_text(), result_of(done)
     for row in found["sites"]:
-        spent, budget = f"{row['spent']:.4g}", f"{row['budget']:g}"
-        assert f"<tr><td>{row['name']}</td><td>{spent}</td><td>{budget}</td>" in page
+        spent, budget = rounded_up(row["spent"]), f"{row['budget']:g}"
+        assert f">{row['name']}</th><td>{row['places']:,}</td><td>{spent}</td><td>{budget}</td>" in page
     assert "public test set" in page
     assert f"<td>{found['scores']['accuracy']:.4g}</td>" in page
     assert (done / "statement.txt").read_text() in unescape(page)
-    pictures = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
-    assert [base64.b64decode(p) for p in pictures] == [(done / n).read_bytes() for n in ("curve.png", "forest.png")]
+    pictures = [base64.b64decode(p) for p in re.findall(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", page)]
+    assert len(pictures) == 2 + 1 + 2 + 1 + 2  # privacy, forest, densities of age and sex, calibration, training
+    assert all(picture.startswith(b"<?xml") and b"</svg>" in picture for picture in pictures)
     assert not re.search(r"<script|https?://|<link", page)
 
 
@@ -339,13 +341,13 @@ def test_scores_that_were_paid_for_are_shown_with_the_deviation_of_their_noise(
     studied.show(done, result)
     words = " ".join(capsys.readouterr().out.split())
     assert "accuracy 0.8123 ± 0.012, mean log-likelihood -0.45 ± 0.031, calibration error 0.05; ± is" in words
-    (page,) = studied._score_sections(done, result)
-    assert "<tr><td>accuracy</td><td>0.8123</td><td>0.012</td></tr>" in page
-    assert "<tr><td>0.1 to 0.2</td><td>0.150</td><td>0.200</td><td>0.110</td></tr>" in page
+    text = page.render(findings.of(result, done))
+    assert '<th scope="row">accuracy</th><td>0.8123</td><td>0.012</td></tr>' in text
+    assert '<th scope="row">0.1 to 0.2</th><td>0.150</td><td>0.200</td><td>0.110</td></tr>' in text
     few = result | {"released": {"records": None, "note": "too few held-out records to tell them from the noise"}}
     studied.show(done, few)
     assert "too few held-out records" in capsys.readouterr().out
-    assert "Too few held-out records to tell them from the noise." in studied._score_sections(done, few)[0]
+    assert "Too few held-out records to tell them from the noise." in page.render(findings.of(few, done))
 
 
 # --- Whole sites as the unit -------------------------------------------------------------------------------------

@@ -433,6 +433,10 @@ def simulate(
     study: Annotated[Path, typer.Argument(help="The study file, in TOML: docs/simulate.md says what may be in it.")],
     out: Annotated[Path, typer.Option(help="The study's folder; the same command goes on from what is there.")],
     insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
+    is_watched: Annotated[
+        bool, typer.Option("--watch", help="Show it on a web page of this machine while it runs; prints the address.")
+    ] = False,
+    dashboard_port: network.DashboardPort = None,
     as_json: AsJson = False,
 ) -> None:
     """A federated study in one process: every site with its own records, budget, ledger and noise.
@@ -440,11 +444,15 @@ def simulate(
     Stopped or killed, the same command goes on from where it was; what was spent stays in the sites' ledgers, in --out.
     A study that is finished prints its result again and spends nothing.
     """
-    from tacit.report import studied
+    from tacit.report import dashboard, studied
     from tacit.report.progress import watching
 
-    with watching() as watch:
+    with dashboard.showing(is_watched, dashboard_port) as board, watching() as watch:
         from tacit.config import read_study
+
+        def say(words: str) -> None:
+            watch.say(words)
+            board.say(words)
 
         found = read_study(study)
         if insecure_seed is not None:
@@ -452,7 +460,7 @@ def simulate(
 
             insecure_key(insecure_seed)  # refused before anything is made
         _make_folder(out)
-        watch.say("Reading records")
+        say("Reading records")
         members, test = found.gather()
         for member in members:
             for remark in member.table.remarks:
@@ -464,7 +472,10 @@ def simulate(
         ledgers = {party.name: Ledger.open(party.ledger) for party in charged if party.ledger is not None}
         watch.budgets = {party.name: party.epsilon for party in charged}
         watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}
-        watch.say("Planning and compiling: some seconds")
+        given = found.settings
+        title = dashboard.title(found.plan.name, given.model, given.target, len(members))
+        board.about(title, watch.budgets, seeded=insecure_seed is not None)
+        say("Planning and compiling: some seconds")
         found.claim(out)
         try:
             with _stop_after_round() as stop:
@@ -473,11 +484,12 @@ def simulate(
                     watch.step(phase, done, total, spent)
                     stop()
 
-                done = federate(found.plan, members, out=out, test=test, insecure_seed=insecure_seed, observe=observe)
+                more: dict[str, Any] = {"observe": observe, "look": board.see if is_watched else None}
+                done = federate(found.plan, members, out=out, test=test, insecure_seed=insecure_seed, **more)
         except KeyboardInterrupt:
             typer.echo("tacit: interrupted; give the same command again to go on from here", err=True)
             raise typer.Exit(130) from None
-        watch.say("Writing")
+        say("Writing")
         about = {
             "version": tacit.__version__,
             "name": found.plan.name,
@@ -486,6 +498,8 @@ def simulate(
             "data": found.data_words,
         }
         result = studied.write(out, done, about, watch.budgets, 0 if test is None else len(test.target))
+        if is_watched:
+            board.finish(out)
     if as_json:
         typer.echo(json.dumps(result))
     else:
@@ -535,6 +549,27 @@ def predict(
         raise ValueError(f"out={out}: {error.strerror or 'no such folder'}; expected a file to write") from None
     result = {"records": len(features), "columns": list(columns), "out": str(out)}
     _show(result, as_json, f"Written to {out}: {len(features)} predictions ({', '.join(columns)})")
+
+
+@app.command(short_help="Make the report of a finished study or fit anew.")
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished fit, simulate, serve or demo.")],
+    figures: Annotated[
+        str | None, typer.Option(help="Also draw every figure into FOLDER/figures, as png, svg or pdf.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make report.html anew, and figures for print, from what was released. It reads no record."""
+    from tacit.report import figures as drawn
+    from tacit.report import findings, page
+
+    found, made = findings.read(folder), []
+    if figures is not None:
+        made = drawn.save(found, folder / "figures", figures)
+        if not made:
+            raise ValueError("figures need matplotlib; install tacit[report]")
+    made = [page.write(folder), *made]
+    _show({"files": list(map(str, made))}, as_json, "Written: " + ", ".join(map(str, made)))
 
 
 @app.command()

@@ -18,7 +18,7 @@ from rich.table import Table as Grid
 from tacit import __version__, study
 from tacit.data import Table, adult, partition
 from tacit.privacy.randomness import insecure_key
-from tacit.report import studied
+from tacit.report import page, studied
 from tacit.report.progress import Watch
 from tacit.study import Member, Plan
 
@@ -95,7 +95,7 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
     best, worst = (pick(alone, key=lambda row: row["log_likelihood"]) for pick in (max, min))
     mean = {key: statistics.fmean(row[key] for row in alone) for key in best if key not in ("name", "epsilon")}
     rows = [together, exact, best, _row("sites alone, on average", mean, EPSILON), worst]
-    headers, cells = studied.comparison(rows)
+    headers, cells = page.comparison(rows)
     grid = Grid(title=f"{result['data']}\non a public test set of {result['scores']['records']:,} records")
     for j, header in enumerate(headers):
         grid.add_column(header, justify="right" if j else "left")

@@ -227,7 +227,8 @@ class Federation:
     """What a study found: the posterior, a row for each site and each round, and scores.
 
     scores: on a public test set, if there is one; released: on held-out records, if it was paid for. sites: the parties
-    with a budget, which is one coordinator where that is trusted; members: how many sites there are.
+    with a budget, which is one coordinator where that is trusted; members: how many sites there are. name: under which
+    it was charged.
     """
 
     posterior: Posterior
@@ -238,6 +239,7 @@ class Federation:
     released: dict[str, Any] | None = None
     statements: dict[str, str] = field(default_factory=dict)
     members: int = 0
+    name: str = ""
 
 
 def federate(
@@ -249,13 +251,14 @@ def federate(
     capacity: int | None = None,
     insecure_seed: int | None = None,
     observe: Observer = lambda phase, done, total, spent: None,
+    look: Callable[["Sight"], None] | None = None,
 ) -> Federation:
     """One posterior from many sites' records, each within its own budget by its own ledger.
 
     out: the folder of the study, in which it can be resumed; each site has a folder there with its ledger and store.
     test: public records to score the posterior on after every round. capacity: the public number of places of each
     site; that of the largest site of about its size by default. An ε of infinity is a study without privacy and
-    without ledgers. `observe(phase, done, total, spent)` is called as the study moves on.
+    without ledgers. `observe(phase, done, total, spent)` is called as the study moves on, and before it `look(sight)`.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
@@ -266,7 +269,7 @@ def federate(
             del progress
             observe(phase, done, total, spent)
 
-        return conduct(setup, folder, host, test=test, observe=watch)
+        return conduct(setup, folder, host, test=test, observe=watch, look=look)
 
 
 COORDINATOR = "coordinator"
@@ -556,6 +559,13 @@ def scores(posterior: Posterior, test: Table) -> dict[str, float]:
     }
 
 
+def judged(posterior: Posterior, test: Table) -> dict[str, Any]:
+    """Beside what a posterior predicts for public records, what came: the rows of a calibration plot."""
+    if posterior.link == "linear":
+        return {}
+    return {"calibration": diagnostics.calibration(posterior.predict(test.features), np.asarray(test.target, float))}
+
+
 def simulate(
     setup: Setup,
     key: Array,
@@ -634,6 +644,28 @@ class Host(Protocol):
         """What each party is promised, by name."""
         ...
 
+    def is_seeded(self) -> bool:
+        """Whether the noise of any party is known to come from a seed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where a study is, for those who look on: made of public settings and released values alone.
+
+    sites: for each party its name, epsilon, spent (None where that is not known), updates, state ("here", "away",
+    "refused" once, "left out") and the reason of it. posterior: the newest, in the units of the data, after at least
+    one step of inference in this process. history: rows of rounds, with scores on a public test set if there is one.
+    """
+
+    phase: str
+    done: int
+    total: int
+    sites: list[dict[str, Any]]
+    posterior: Posterior | None
+    history: list[dict[str, Any]]
+    seeded: bool
+
 
 def conduct(
     setup: Setup,
@@ -643,13 +675,15 @@ def conduct(
     test: Table | None = None,
     observe: Watcher = lambda phase, done, total, spent, progress: None,
     withdrawn: Callable[[], Collection[int]] = lambda: (),
+    look: Callable[[Sight], None] | None = None,
 ) -> Federation:
     """All phases of a study, each from where it was left in `folder`: the coordinator's part, which sees no record.
 
     withdrawn: the numbers of parties that have withdrawn by now. The factor of such a one is divided out of q, and it
     is not asked any more. What it told of locations and scales stays, once others read their records by them.
+    look: is shown the study after every step, before `observe` is called.
     """
-    return _Conduct(setup, folder, host, test, observe, withdrawn).whole()
+    return _Conduct(setup, folder, host, test, observe, withdrawn, look).whole()
 
 
 def name_of(setup: Setup) -> str:
@@ -700,11 +734,14 @@ class _Conduct:
         test: Table | None,
         observe: Watcher,
         withdrawn: Callable[[], Collection[int]],
+        look: Callable[[Sight], None] | None,
     ) -> None:
         self.setup, self.folder, self.host = setup, folder, host
-        self.test, self.observe, self.withdrawn = test, observe, withdrawn
+        self.test, self.observe, self.withdrawn, self.look = test, observe, withdrawn, look
         _claim(setup, folder)
         self.name = name_of(setup)
+        self.history = _History(folder / "history.json")
+        self.posterior: Posterior | None = None  # after the last step, where somebody asks for it
         self.refusals: dict[str, str] = {}  # the last of each party
 
     def _phase(
@@ -731,11 +768,11 @@ class _Conduct:
         def after(now: Progress) -> None:
             done = now.communications if steps is None else now.position
             if self.host.is_remote and coordinator.is_deserted(now, sites):  # the step that is over is not stored
-                self.observe(phase, done - (steps is not None), total, self.host.spent(), now)
+                self._tell(phase, done - (steps is not None), total, now)
                 raise coordinator.Deserted
             judge(now, done)
             _replace(place, now.to_bytes())
-            self.observe(phase, done, total, self.host.spent(), now)
+            self._tell(phase, done, total, now)
 
         more: dict[str, Any] = {"limits": self.setup.limits(phase), "progress": progress, "observe": after}
         if phase != "scaling" or stored is None:  # a scaling that was found is part of the plan, and stays
@@ -752,6 +789,25 @@ class _Conduct:
             raise ValueError(f"no site took part ({words})")
         return done
 
+    def _tell(self, phase: str, done: int, total: int, now: Progress) -> None:
+        """Those who look on, and those who observe."""
+        spent = self.host.spent()
+        if self.look is not None:
+            sites = self._sites(now, spent)
+            self.look(Sight(phase, done, total, sites, self.posterior, self.history.rows, self.host.is_seeded()))
+        self.observe(phase, done, total, spent, now)
+
+    def _sites(self, now: Progress, spent: dict[str, float]) -> list[dict[str, Any]]:
+        """A row of `Sight` for each party."""
+        updates, rows = self.host.updates(), []
+        for j, party in enumerate(self.setup.parties):
+            states = {"left out": now.refused, "away": now.away, "refused": now.missed}
+            state = next((state for state, reasons in states.items() if j in reasons), "here")
+            row = {"name": party.name, "epsilon": _finite(party.epsilon), "updates": updates.get(party.name, 0)}
+            row |= {"spent": _finite(spent.get(party.name, math.nan)), "state": state}
+            rows.append(row | {"reason": states.get(state, {}).get(j, "")})
+        return rows
+
     def _place(self, phase: str) -> Path:
         return self.folder / f"{phase}.progress"
 
@@ -767,7 +823,6 @@ class _Conduct:
             moments = setup.scaling()
             scaling = setup.scaled(moments, self._phase("scaling", moments[0], everybody, None).state)
         algorithm = setup.algorithm("inference", 0)
-        history = _History(self.folder / "history.json")
 
         def judge(now: Progress, done: int) -> None:
             if done == 0:
@@ -777,10 +832,14 @@ class _Conduct:
                 "round": done,
                 "communications": setup.messages(now.communications),
                 "factor_gap": _gap(algorithm, state),
+                "spent": self.history.changes({name: _finite(spent) for name, spent in self.host.spent().items()}),
             }
+            if self.test is not None or self.look is not None:
+                self.posterior = setup.posterior(algorithm.posterior(state), scaling)
             if self.test is not None:
-                row |= scores(setup.posterior(algorithm.posterior(state), scaling), self.test)
-            history.add(row)
+                assert self.posterior is not None
+                row |= scores(self.posterior, self.test)
+            self.history.add(row)
 
         is_free = setup.plan.schedule == "asynchronous" and self.host.is_remote
         done = self._phase("inference", algorithm, None if is_free else setup.steps(), scaling, judge)
@@ -793,11 +852,9 @@ class _Conduct:
                 done.state, _ = coordinator.settle(algorithm, done.state)
                 _replace(self._place("inference"), done.to_bytes())
                 self._remember(done)
-        return self._found(done, algorithm.posterior(done.state), scaling, history, released)
+        return self._found(done, algorithm.posterior(done.state), scaling, released)
 
-    def _found(
-        self, done: Progress, found: Any, scaling: Scaling, history: "_History", released: dict[str, Any] | None
-    ) -> Federation:
+    def _found(self, done: Progress, found: Any, scaling: Scaling, released: dict[str, Any] | None) -> Federation:
         setup, statements = self.setup, self.host.statements()
         posterior = setup.posterior(found, scaling, _words(statements))
         spent, updates = self.host.spent(), self.host.updates()
@@ -809,13 +866,14 @@ class _Conduct:
                 "spent": _finite(spent.get(party.name, math.nan)),
                 "updates": updates.get(party.name, 0),
                 "refused": self.refusals.get(party.name),
+                "places": capacity,
             }
-            for party in setup.parties
+            for party, capacity in zip(setup.parties, setup.capacities, strict=True)
         ]
-        tested = None if self.test is None else scores(posterior, self.test)
+        tested = None if self.test is None else scores(posterior, self.test) | judged(posterior, self.test)
         messages = setup.messages(done.communications)
         texts = {name: statement.text() for name, statement in statements.items()}
-        return Federation(posterior, rows, history.rows, messages, tested, released, texts, len(setup.members))
+        return Federation(posterior, rows, self.history.rows, messages, tested, released, texts, len(setup.members))
 
 
 class LocalHost:
@@ -834,6 +892,7 @@ class LocalHost:
                 self._own(party).mkdir(parents=True, exist_ok=True)
         self.ledgers = [self._ledger(party) for party in setup.parties]
         self.sites: dict[str, list[Site]] = {}  # by phase
+        self._was_seeded: bool | None = None
 
     def last_rounds(self, phase: str) -> dict[int, int]:
         """None: one folder holds what the coordinator and the parties know."""
@@ -887,6 +946,12 @@ class LocalHost:
         """How many updates of inference each party has made."""
         return {site.name: site.updates for site in self.sites.get("inference", [])}
 
+    def is_seeded(self) -> bool:
+        """Also by an earlier process, before this one went on without a seed."""
+        if self._was_seeded is None:
+            self._was_seeded = any(_is_seeded(ledger) for ledger in self.ledgers if ledger is not None)
+        return self.seeded or self._was_seeded
+
     def statements(self) -> dict[str, Statement]:
         """What each site is promised: the events of its ledger."""
         found, setup = {}, self.setup
@@ -918,6 +983,10 @@ class LocalHost:
         return found
 
 
+def _is_seeded(ledger: Ledger) -> bool:
+    return any(entry.note == SEEDED for entry in ledger.entries())
+
+
 def _words(statements: dict[str, Statement]) -> dict[str, Any]:
     """The weakest site's statement stands in front; all of them are there."""
     if not statements:
@@ -943,6 +1012,13 @@ class _History:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+    def changes(self, spent: dict[str, float | None]) -> dict[str, float | None]:
+        """Who has spent more than the rows say, and how much in all."""
+        known: dict[str, float | None] = {}
+        for row in self.rows:
+            known |= row.get("spent", {})
+        return {name: now for name, now in spent.items() if now is not None and now != known.get(name)}
 
     def add(self, row: dict[str, Any]) -> None:
         self.rows = [old for old in self.rows if old["round"] < row["round"]] + [row]

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from tacit.privacy.accounting import epsilon
+from tacit.privacy.accounting import epsilon, true_positive_rate
 from tacit.privacy.events import Composed, FixedSizeSampled, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled
-from tacit.privacy.statement import Statement, _up
+from tacit.privacy.statement import Statement, rounded_up
 
 EVENT = Repeated(TruncatedPoissonSampled(0.02, 1000, 90, Gaussian(2.0, unit="person")), 100)
 
@@ -43,6 +43,18 @@ def test_the_curve_and_the_attacker_are_consistent_with_the_accountant():
     assert 0.01 < rate <= math.exp(plain["epsilon"]) * 0.01 + 1e-5
 
 
+@pytest.mark.parametrize("event", [EVENT, Gaussian(1.0), Repeated(Gaussian(9.0), 30)])
+def test_what_an_attacker_reaches_is_bounded_at_every_rate(event):
+    points = Statement.of(event, 1e-5, seeded=False).true_positive_rates
+    assert [rate for rate, _ in points] == sorted({rate for rate, _ in points})
+    assert [most for _, most in points] == sorted(most for _, most in points)
+    for rate, most in points:
+        exact = true_positive_rate(event, rate)
+        assert exact <= most * (1 + 1e-9)  # on a grid of its own: hardly tighter
+        assert most <= exact * 1.001
+
+
+
 def test_without_privacy_nothing_is_promised():
     statement = Statement.of(Composed((EVENT, NonPrivate())), 1e-5, seeded=False)
     assert statement.text().startswith("This result is NOT differentially private")
@@ -54,8 +66,8 @@ def test_without_privacy_nothing_is_promised():
 
 @pytest.mark.parametrize("value", [1.0, 1.00001, 0.99996, 123.4501, 3e-7, 7.0, 0.1 + 0.2])
 def test_a_printed_epsilon_is_never_below_the_real_one(value):
-    assert float(_up(value)) >= value * (1 - 1e-9)
-    assert float(_up(value)) <= value * 1.0011
+    assert float(rounded_up(value)) >= value * (1 - 1e-9)
+    assert float(rounded_up(value)) <= value * 1.0011
 
 
 def test_the_attackers_rate_is_rounded_up_and_places_are_named_public():

@@ -19,7 +19,7 @@ Under replace-one only `pld` prices Poisson samples, and of those with Gaussian 
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -357,24 +357,45 @@ def true_positive_rate(event: Event, false_positive_rate: float, adjacency: Adja
     >>> round(true_positive_rate(events.Gaussian(1.0), 0.01), 3)
     0.092
     """
-    check_number("false_positive_rate", false_positive_rate, "a number from 0 to 1", 0 <= false_positive_rate <= 1)
+    return true_positive_rates(event, (false_positive_rate,), adjacency)[0]
+
+
+def true_positive_rates(
+    event: Event, false_positive_rates: Sequence[float], adjacency: Adjacency = "add-remove"
+) -> list[float]:
+    """`true_positive_rate` at each of several rates, for hardly more than the time of the first.
+
+    >>> [round(rate, 3) for rate in true_positive_rates(events.Gaussian(1.0), (0.01, 0.1))]
+    [0.092, 0.389]
+    """
+    for rate in false_positive_rates:
+        check_number("false_positive_rate", rate, "a number from 0 to 1", 0 <= rate <= 1)
     check_adjacency(adjacency)
     found = parts(event, adjacency)
     if found is None:
-        return 1.0
+        return [1.0] * len(false_positive_rates)
     if not found:
-        return false_positive_rate
+        return list(false_positive_rates)
+    bounds = [1.0] * len(false_positive_rates)
 
-    def best(loss: Any) -> float:
-        limit = min(float(loss.get_epsilon_for_delta(1e-15 + 1e-6 * false_positive_rate)), 700.0)
+    def best(loss: Any, rates: Sequence[float]) -> list[float]:
+        limit = min(float(loss.get_epsilon_for_delta(1e-15 + 1e-6 * min(rates))), 700.0)
         grid = np.linspace(0.0, limit, 4001)
         imperfection = (1 + np.exp(grid)) * sum(n * part.imperfection for part, n in found.items())
         deltas = np.asarray(loss.get_delta_for_epsilon(grid)) + _unseen(found) + imperfection
-        by_ratio = np.exp(grid) * false_positive_rate + deltas
-        by_complement = 1 - np.exp(-grid) * (1 - deltas - false_positive_rate)
-        return float(min(by_ratio.min(), by_complement.min(), 1.0))
+        by_ratio = (np.exp(grid) * rate + deltas for rate in rates)
+        by_complement = (1 - np.exp(-grid) * (1 - deltas - rate) for rate in rates)
+        return [float(min(*map(np.min, pair), 1.0)) for pair in zip(by_ratio, by_complement, strict=True)]
 
-    return _refined(found, adjacency, best, None)
+    def read(loss: Any) -> float:
+        """All of them are bounds, on any grid; the first decides how fine it has to be."""
+        first, *others = false_positive_rates
+        now = best(loss, [first]) + (best(loss, others) if others else [])
+        bounds[:] = map(min, bounds, now)
+        return now[0]
+
+    _refined(found, adjacency, read, None)
+    return bounds
 
 
 # --- Closed forms ------------------------------------------------------------------------------------------------

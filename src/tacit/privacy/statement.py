@@ -10,6 +10,7 @@ from tacit.privacy.events import Adjacency, Event
 
 DELTAS = (1e-3, 1e-4, 1e-5, 1e-6)
 FALSE_POSITIVE_RATE = 0.01
+OTHER_RATES = (0.001, 0.002, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Statement:
     releases: tuple[str, ...]
     steps: int
     seeded: bool
-    true_positive_rate: float
+    true_positive_rates: tuple[tuple[float, float], ...]  # (false positive rate, the most an attacker reaches)
     event: Event
     notes: tuple[str, ...] = ()
 
@@ -60,10 +61,11 @@ class Statement:
         if slots:
             places = ", ".join(map(str, slots))
             notes = (f"The number of places, {places}, is public; without a capacity it is that of the units.", *notes)
+        rates = (FALSE_POSITIVE_RATE, *OTHER_RATES)
         try:
-            attack = accounting.true_positive_rate(event, FALSE_POSITIVE_RATE, adjacency)
+            attacks = accounting.true_positive_rates(event, rates, adjacency)
         except ValueError:  # an event that only another accountant prices: what its curve allows
-            attack = min([1.0, *(math.exp(min(e, 700)) * FALSE_POSITIVE_RATE + d for d, e in curve)])
+            attacks = [min([1.0, *(math.exp(min(e, 700)) * rate + d for d, e in curve)]) for rate in rates]
         units = {leaf.unit for leaf, _, _ in leaves if isinstance(leaf, events.Gaussian | events.Laplace)}
         return cls(
             unit=", ".join(sorted(units)) or "record",
@@ -75,10 +77,15 @@ class Statement:
             releases=tuple(_in_words(leaf, sampling, count) for leaf, sampling, count in leaves),
             steps=sum(count for _, _, count in leaves),
             seeded=seeded,
-            true_positive_rate=attack,
+            true_positive_rates=tuple(sorted(zip(rates, attacks, strict=True))),
             event=event,
             notes=notes,
         )
+
+    @property
+    def true_positive_rate(self) -> float:
+        """The most an attacker reaches who is wrong about absent units one time in a hundred."""
+        return dict(self.true_positive_rates)[FALSE_POSITIVE_RATE]
 
     def text(self) -> str:
         """The statement in plain words."""
@@ -94,19 +101,19 @@ class Statement:
             ]
         else:
             lines = [
-                f"This result is (ε = {_up(self.epsilon)}, δ = {self.delta!r})-differentially private "
+                f"This result is (ε = {rounded_up(self.epsilon)}, δ = {self.delta!r})-differentially private "
                 f"for each {self.unit}.",
                 "",
                 f"It means: {change}, changes the probability of any outcome by a factor of at most "
-                f"{_up(factor)}, up to a probability of {self.delta!r}.",
+                f"{rounded_up(factor)}, up to a probability of {self.delta!r}.",
             ]
         lines += [
             f"For an attacker: whoever tests for one {self.unit} and is wrong about absent ones "
             f"{FALSE_POSITIVE_RATE:.0%} of the time is right about present ones at most "
-            f"{_up(100 * self.true_positive_rate)} % of the time.",
+            f"{rounded_up(100 * self.true_positive_rate)} % of the time.",
             "",
             f"Accountant: {self.accountant}. Adjacency: {self.adjacency}. Unit of privacy: {self.unit}.",
-            "ε at other δ: " + ", ".join(f"{_up(e)} at {d!r}" for d, e in self.epsilons) + ".",
+            "ε at other δ: " + ", ".join(f"{rounded_up(e)} at {d!r}" for d, e in self.epsilons) + ".",
             f"What was released ({self.steps} step{'s' * (self.steps != 1)}):",
             *(f"  - {release}" for release in self.releases),
             "Randomness: "
@@ -140,6 +147,9 @@ class Statement:
                 "at_false_positive_rate": FALSE_POSITIVE_RATE,
                 "at_most": self.true_positive_rate,
             },
+            "true_positive_rates": [
+                {"at_false_positive_rate": rate, "at_most": most} for rate, most in self.true_positive_rates
+            ],
             "notes": list(self.notes),
             "event": events.to_dict(self.event),
         }
@@ -148,7 +158,7 @@ class Statement:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _up(value: float) -> str:
+def rounded_up(value: float) -> str:
     """Four digits, never rounded down: a promise may only be understated."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "∞"

@@ -6,7 +6,6 @@ colour. The intercept, on a scale of its own, is left out.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 MOST_ROWS = 200  # of more, those furthest from 0 in their deviations
@@ -30,6 +29,11 @@ class Effect:
     mean: float
     low: float
     high: float
+
+    @property
+    def width(self) -> float:
+        """Of the interval."""
+        return self.high - self.low
 
     @property
     def is_clear(self) -> bool:
@@ -56,26 +60,23 @@ def lacks_noise(posterior: Any) -> bool:
     return posterior.plan.get("method") == "vi" and posterior.plan.get("noise_multiplier", 0) > 0
 
 
-def draw(posterior: Any, path: Path, level: float = 0.95) -> bool:
-    """Draw the plot into a file; False if matplotlib is not installed."""
-    from tacit.report.style import COLOURS, figure, save
+def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS) -> Any:
+    """The plot, of at most so many coefficients."""
+    from tacit.report.style import COLOURS, figure
 
     rows, left_out = effects(posterior, level), 0
-    if len(rows) > MOST_ROWS:
-        by_size = sorted(rows, key=lambda row: -abs(row.mean) / (row.high - row.low))
-        kept = set(by_size[:MOST_ROWS])
-        rows, left_out = [row for row in rows if row in kept], len(rows) - MOST_ROWS
-    names = [_label(row) for row in rows]
+    if len(rows) > most:
+        by_size = sorted(rows, key=lambda row: -abs(row.mean) / row.width)
+        kept = set(by_size[:most])
+        rows, left_out = [row for row in rows if row in kept], len(rows) - most
+    names = [label(row) for row in rows]
     title = f"Coefficients and {100 * level:g} % intervals; blue: away from 0"
     if lacks_noise(posterior):
         title += "\nintervals leave out the privacy noise"
     if left_out:
         title += f"\n{left_out} near 0 are left out"
     width = 4.6 + 0.075 * max(map(len, names), default=0)  # inches: room for the longest name
-    try:
-        axes = figure(title, EFFECTS[posterior.link], "", width=width, height=1.3 + 0.19 * len(rows))
-    except ValueError:
-        return False
+    axes = figure(title, EFFECTS[posterior.link], "", width=width, height=1.3 + 0.19 * len(rows))
     for is_clear, colour in ((False, "0.55"), (True, COLOURS[0])):
         chosen = [(place, row) for place, row in enumerate(rows) if row.is_clear == is_clear]
         if chosen:
@@ -88,12 +89,12 @@ def draw(posterior: Any, path: Path, level: float = 0.95) -> bool:
     axes.grid(visible=False, axis="y")
     if len(rows) > 40:  # values also where one begins to read
         axes.tick_params(top=True, labeltop=True)
-    save(axes, path)
-    return True
+    return axes
 
 
-def _label(row: Effect) -> str:
+def label(row: Effect, most: int = MOST_LETTERS) -> str:
+    """The name of an effect in at most so many letters, and the change that it is for."""
     name = row.name
-    if len(name) > MOST_LETTERS:
-        name = name[: MOST_LETTERS // 2] + "…" + name[-MOST_LETTERS // 2 + 1 :]
+    if len(name) > most:
+        name = name[: most // 2] + "…" + name[-most // 2 + 1 :]
     return name if row.per == 1 else f"{name} (per {float(f'{row.per:.3g}'):,.6g})"

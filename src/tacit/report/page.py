@@ -1,95 +1,332 @@
-"""One plain page for every result: no scripts, nothing loaded from elsewhere, readable in print."""
+"""The report of a fit or a study: findings in, one page out. It loads nothing, runs nothing, and can be printed.
 
-import base64
+The page is `page.html`, a template that escapes whatever it is given; this file chooses the words and numbers. It sees
+findings alone (`findings.SHOWN`), so it cannot show what was not released.
+"""
+
+import json
 import math
-from collections.abc import Iterable, Sequence
-from html import escape
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tacit.posterior import Posterior
-from tacit.report import forest
+from tacit.privacy.statement import rounded_up
+from tacit.report import figures, findings, forest
+from tacit.report.figures import SCORES
+from tacit.report.findings import Findings
 
-MOST_LETTERS = 40  # of a cell on the right; longer ones are sentences
 HEADERS = ("coefficient", "mean", "deviation", "low", "high")
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.15rem 0.8rem; border-bottom: 1px solid #ddd; text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; overflow-wrap: anywhere; }}
-td.words {{ text-align: left; }}
-tr.clear td {{ font-weight: 600; }}
-pre {{ white-space: pre-wrap; background: #f6f6f6; padding: 1rem; }}
-img {{ max-width: 100%; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{lead}</p>
-{body}
-<p>Made by tacit {version}.</p>
-</body>
-</html>
-"""
+SEEDED = "Noise was SEEDED: whoever knows or guesses the seed can remove it. This is a simulation, private for nobody."
+OPEN = "NOT differentially private: nothing is promised to anybody (ε = ∞)."
+READ = "READ FROM THE RECORDS"  # how a statement marks what was taken from data and not paid for
+RATES = (0.001, 0.01, 0.05, 0.1)  # of false alarms, in the table
+MODELS = {
+    "logistic": "The log-odds of {target} are a sum: an intercept, and each column's value times its coefficient.",
+    "probit": "The probit of P({target}) is a sum: an intercept, and each column's value times its coefficient.",
+    "linear": "The expected value of {target} is an intercept plus each column's value times its coefficient.",
+    "poisson": "The logarithm of the rate of {target} is an intercept plus each column's value times its coefficient.",
+    "softmax": "Log-odds of each class of {target} against the first are an intercept plus values times coefficients.",
+}
+METHODS = {
+    "natural": "natural-gradient variational inference with curvature released seldom",
+    "vi": "variational inference by noised gradients",
+    "ep": "expectation propagation",
+    "sep": "stochastic expectation propagation",
+    "sgld": "stochastic-gradient Langevin dynamics",
+}
+_WIDTH, _HEIGHT, _EDGE = 140.0, 22.0, (2.0, 26.0)  # of a site's small timeline: where it begins
 
 
-def page(title: str, lead: str, sections: Iterable[str], version: str) -> str:
-    """The whole page. Title, lead and version are text; sections are HTML, made by the functions below."""
-    body = "\n".join(section for section in sections if section)
-    return _PAGE.format(title=escape(title), lead=escape(lead), body=body, version=escape(version))
+def write(folder: Path) -> Path:
+    """Write report.html beside the files it is made of, and from nothing but them."""
+    path = folder / "report.html"
+    put(path, render(findings.read(folder)))
+    return path
 
 
-def section(heading: str, *parts: str) -> str:
-    """A heading and what stands below it, in HTML."""
-    return "\n".join([f"<h2>{escape(heading)}</h2>", *(part for part in parts if part)])
+def leave(out: Path, posterior: Posterior, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Write all that a fit or a study leaves in its folder, result.json last; the result as it stands there."""
+    names = [findings.RESULT, findings.POSTERIOR, "statement.txt", "statement.json"]
+    level = result["level"]
+    summary = posterior.summary(level)
+    plain = {**result, "environment": _environment(), "summary": summary, "plan": posterior.plan, "files": names}
+    try:
+        posterior.save(out / findings.POSTERIOR)
+        put(out / "statement.txt", posterior.statement_text)
+        put(out / "statement.json", json.dumps(posterior.statement, indent=2, ensure_ascii=False) + "\n")
+        found = findings.of(json.loads(json.dumps(plain)), out)
+        for name, draw in (("forest.png", figures.draw_forest), ("curve.png", figures.draw_training)):
+            if figures.save_one(draw, found, out / name):
+                names.append(name)
+            else:
+                (out / name).unlink(missing_ok=True)  # an earlier run's
+        names.append("report.html")
+        put(out / "report.html", render(found))
+        put(out / findings.RESULT, json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    except OSError as error:
+        raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
+    return plain
 
 
-def paragraph(words: str) -> str:
-    """Text as a paragraph."""
-    return f"<p>{escape(words)}</p>"
+def put(path: Path, text: str) -> None:
+    """All or nothing: a reader finds the old file or the new one."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], clear: Sequence[bool] | None = None) -> str:
-    """Text as a table, the first column its names; rows that are `clear` stand in bold."""
-    lines = []
-    for place, (name, *row) in enumerate(rows):
-        kind = ' class="clear"' if clear is not None and clear[place] else ""
-        kinds = (' class="words"' if len(cell) > MOST_LETTERS else "" for cell in row)
-        cells = (f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
-        lines.append(f"<tr{kind}><td>{escape(name)}</td>{''.join(cells)}</tr>")
-    head = "".join(f"<th>{escape(name)}</th>" for name in headers)
-    return "\n".join(["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>", *lines, "</tbody>", "</table>"])
+def _environment() -> dict[str, str]:
+    """Versions of what the numbers rest on."""
+    found = {"Python": platform.python_version()}
+    return found | {name: metadata.version(name) for name in ("jax", "numpy", "scipy", "dp-accounting")}
 
 
-def picture(path: Path, words: str) -> str:
-    """A PNG file inside the page, or nothing if it is not there."""
-    if not path.exists():
-        return ""
-    content = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{escape(words)}" src="data:image/png;base64,{content}">'
+def render(found: Findings) -> str:
+    """The whole page."""
+    from jinja2 import Environment, PackageLoader
+
+    made = Environment(loader=PackageLoader("tacit.report", ""), autoescape=True, trim_blocks=True)
+    return made.get_template("page.html").render(_content(found)) + "\n"
 
 
-def coefficients(posterior: Posterior, rows: Sequence[dict[str, Any]], level: float, forest_plot: Path) -> list[str]:
-    """The sections on coefficients: a table, and the forest plot if it was drawn."""
-    words = paragraph(f"{intervals(posterior, level)}; in bold where the interval leaves out 0.")
-    clear = [row["low"] > 0 or row["high"] < 0 for row in rows]
-    drawn = picture(forest_plot, "Coefficients and their intervals")
-    found = [section("Coefficients", words, table(HEADERS, [(row["name"], *cells(row)) for row in rows], clear))]
-    if drawn:
-        what = "For numbers, the effect of the change in brackets; without the intercept."
-        found.append(section("Picture", paragraph(what), drawn))
+def _content(found: Findings) -> dict[str, Any]:
+    result, posterior = found.result, found.posterior
+    return {
+        "title": title(result),
+        "lead": _lead(found),
+        "reds": list(_reds(found)),
+        "facts": list(_facts(found)),
+        "question": list(_question(found)),
+        "promise": list(_promise(found)),
+        "attacks": _attacks(found),
+        "unit": found.statement.get("unit", "record"),
+        "notes": _notes(found),
+        "sites": _sites(found) if found.is_study else None,
+        "found": list(_words_on_intervals(found)),
+        "forest_words": _forest_words(found),
+        "coefficients": _coefficients(found),
+        "level": f"{100 * found.level:g}",
+        "performance": [*_public_scores(result), *_released_scores(result), *_compared(result)],
+        "calibration_words": "Beside what was predicted, what came. On the dashed line they agree.",
+        "again": list(_again(found)),
+        "software": _software(found),
+        "plan": [(name, _plain(value)) for name, value in posterior.plan.items()],
+        "statement": posterior.statement_text,
+        "version": result["version"],
+        "has_public": bool(result.get("scores") or result.get("comparison")),
+        "pictures": {name: figures.inside(found, name) for name in figures.FIGURES},
+    }
+
+
+# --- The head ----------------------------------------------------------------------------------------------------
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """What was done, in a line."""
+    if "sites" in result:
+        of = f" of {result['target']}" if result["target"] else ""
+        count = result["members"]
+        return f"{result['name']}: a {result['model']} regression{of} at {count} site{'s' * (count != 1)}"
+    unit = "persons" if "persons" in result else "records"
+    return f"A {result['model']} regression of {result['target']} on {result[unit]:,} {unit}"
+
+
+def _own_words(found: Findings) -> tuple[str, list[str]]:
+    """Who was promised least, and the lines of that statement; ("", all lines) of a fit."""
+    words = found.posterior.statement_text.splitlines()
+    if not found.is_study:
+        return "", words
+    rows = found.result["sites"]
+    worst = max(rows, key=lambda row: math.inf if row["spent"] is None else row["spent"])["name"]
+    heads = [j for j in range(len(words) - 1) if words[j] == worst and words[j + 1] == "-" * len(worst)]
+    return worst, words[heads[0] + 2 :] if heads else words
+
+
+def _lead(found: Findings) -> str:
+    worst, (first, *_) = _own_words(found)
+    if found.result["epsilon"] is not None and len(found.result.get("sites", ())) > 1:
+        first += f" That is the promise to the records at {worst}, where most was spent; each site's own is below."
+    return first
+
+
+def _reds(found: Findings) -> Iterator[str]:
+    """What a reader must not miss."""
+    if found.result["epsilon"] is None:
+        yield OPEN
+    if found.result["randomness"] == "seeded":
+        yield SEEDED
+    yield from (note for note in _notes(found) if READ in note)
+
+
+def _facts(found: Findings) -> Iterator[tuple[str, str]]:
+    result, spent = found.result, found.result["epsilon"]
+    unit = found.statement.get("unit", "record")
+    if found.is_study:
+        whose = "the most that a site spent" if result["sites"][1:] else "spent"
+    else:
+        whose = f"spent, of {result['epsilon_asked']:g}" if result.get("epsilon_asked") else "spent"
+    yield "ε = ∞" if spent is None else f"ε = {rounded_up(spent)}", whose
+    yield f"δ = {result['delta']:g}", "the chance that the promise fails"
+    change = "adding or removing one" if result["adjacency"] == "add-remove" else "replacing one"
+    yield f"one {unit}", f"is protected: {change} hardly shows"
+    if found.is_study:
+        yield f"{result['members']:,}", f"sites, {result['communications']:,} messages from them"
+    scores = result.get("scores") or {}
+    for name in ("accuracy", "root_mean_square_error"):
+        if name in scores:
+            shown = f"{100 * scores[name]:.1f} %" if name == "accuracy" else f"{scores[name]:.4g}"
+            yield shown, f"{SCORES[name]} on {scores['records']:,} public records"
+
+
+def _question(found: Findings) -> Iterator[str]:
+    result, plan = found.result, found.posterior.plan
+    columns, target = len(found.posterior.summary()) - 1, result.get("target") or "the target"
+    yield f"How does {target} depend on {columns} column{'s' * (columns != 1)}?" + (
+        f" Records: {result['data']}." if "data" in result else ""
+    )
+    if result["model"] in MODELS:
+        yield f"A {result['model']} regression. " + MODELS[result["model"]].format(target=target)
+    way = METHODS.get(plan.get("method", ""), "")
+    prior = plan.get("prior_deviation")
+    before = f" Before any data, coefficients of standardised columns were N(0, {prior:g}²)." if prior else ""
+    if way:
+        yield f"The posterior was found by {way}.{before}"
+    if found.is_study:
+        yield (
+            f"Records stayed at the sites. Schedule: {plan['schedule']}, {plan['rounds']} rounds; "
+            f"{result['communications']:,} messages from sites in all."
+        )
+
+
+# --- The promise -------------------------------------------------------------------------------------------------
+
+
+def _promise(found: Findings) -> Iterator[str]:
+    """The statement up to its numbers; that of the site which spent most, in a study."""
+    for line in _own_words(found)[1]:
+        if line.startswith("Accountant:"):
+            break
+        if line:
+            yield line
+    if found.is_study:
+        yield (
+            "Each site's budget is its own: it is charged in the site's ledger before a record is read, and refuses "
+            "what would pass it."
+        )
+
+
+def _attacks(found: Findings) -> list[tuple[str, str, str]]:
+    rates = {row["at_false_positive_rate"]: row["at_most"] for row in found.statement.get("true_positive_rates", ())}
+    return [
+        (f"{100 * rate:g} %", f"{rounded_up(100 * rates[rate])} %", f"{100 * rate:g} %")
+        for rate in RATES
+        if rate in rates
+    ]
+
+
+def _notes(found: Findings) -> list[str]:
+    """What the guarantee takes for granted: of all sites, each sentence once."""
+    statement = found.statement
+    every = list(statement.get("sites", {}).values()) or [statement]
+    notes = dict.fromkeys(note for one in every for note in one.get("notes", ()))
+    places = [note for note in notes if note.startswith("The number of places for records at ")]
+    if len(places) > 1:  # the table of sites has them
+        first = "The number of places for records at each site is public; the table below has it."
+        return [first, *(note for note in notes if note not in places)]
+    return list(notes)
+
+
+# --- Sites -------------------------------------------------------------------------------------------------------
+
+
+def _sites(found: Findings) -> dict[str, Any]:
+    result = found.result
+    rows = [
+        {
+            "name": row["name"],
+            "places": f"{row['places']:,}" if row.get("places") else "",
+            "spent": "∞" if row["spent"] is None else rounded_up(row["spent"]),
+            "of": "∞" if row["budget"] is None else f"{row['budget']:g}",
+            "delta": f"{row['delta']:g}",
+            "updates": f"{row['updates']:,}",
+            "time": _timeline(result, row),
+            "refused": row["refused"] or "",
+        }
+        for row in result["sites"]
+    ]
+    return {
+        "rows": rows,
+        "words": remarks(result),
+        "caption": "ε by each site's own ledger; the dashed line is its budget, each dot a round that was charged",
+        "has_times": any(row["time"] for row in rows),
+        "has_refusals": any(row["refused"] for row in rows),
+    }
+
+
+def remarks(result: Mapping[str, Any], most: int = 30) -> list[str]:
+    """What is to be said of the sites' budgets, but for numbers."""
+    found = [] if result["epsilon"] is not None else ["NOT differentially private: epsilon = inf promises nothing."]
+    shared = [row for row in result["sites"] if row["epsilon"] != row["budget"]]
+    if shared:
+        allowed = ", ".join(f"{row['name']} ε = {row['epsilon']:g}" for row in shared[:most])
+        found.append(f"Ledgers of the sites' own count all studies; this one may spend: {allowed}.")
+    if all(row["updates"] == 0 for row in result["sites"]):
+        found.append("No site has made an update: the posterior is the prior.")
     return found
 
 
-def statement(text: str) -> str:
-    """The section on privacy."""
-    return section("Privacy", f"<pre>{escape(text)}</pre>")
+def _timeline(result: Mapping[str, Any], site: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A site's spending against rounds, as the line and the dots of a small drawing."""
+    history, budget = result.get("history") or (), site["budget"]
+    points = [(row["round"], row["spent"][site["name"]]) for row in history if site["name"] in row.get("spent", {})]
+    if not points or not budget:
+        return None
+    last = max(row["round"] for row in history)
+
+    def place(round: int, spent: float) -> tuple[str, str]:
+        x, y = _EDGE[0] + _WIDTH * round / last, _EDGE[1] - _HEIGHT * min(1.0, spent / budget)
+        return f"{x:.1f}", f"{y:.1f}"
+
+    dots = [place(round, spent) for round, spent in points]
+    line = "M" + " ".join([",".join(place(0, 0.0)), *(f"H{x} V{y}" for x, y in dots), f"H{_EDGE[0] + _WIDTH:g}"])
+    words = f"ε rises to {rounded_up(points[-1][1])} of {budget:g} in {len(points)} of {last} rounds"
+    return {"line": line, "dots": dots if len(dots) <= 40 else [], "words": words}
+
+
+# --- Coefficients ------------------------------------------------------------------------------------------------
+
+
+def _words_on_intervals(found: Findings) -> Iterator[str]:
+    rows = found.posterior.summary(found.level)
+    clear = sum(row["low"] > 0 or row["high"] < 0 for row in rows[1:])
+    yield (
+        f"Of {len(rows) - 1} coefficients, {clear} are clear from 0: their {100 * found.level:g} % intervals leave it "
+        "out. An effect of a column is given others; it says nothing about causes."
+    )
+    if forest.lacks_noise(found.posterior):
+        yield "Intervals LEAVE OUT the privacy noise: they are too narrow."
+
+
+def _forest_words(found: Findings) -> str:
+    count = len(found.posterior.summary()) - 1
+    most = f" The {figures.MOST_ROWS} that are clearest from 0, of {count}." if count > figures.MOST_ROWS else ""
+    return (
+        f"Points: posterior means; lines: {100 * found.level:g} % intervals. For numbers, the effect of the change in "
+        f"brackets; without the intercept.{most}"
+    )
+
+
+def _coefficients(found: Findings) -> dict[str, Any]:
+    rows = found.posterior.summary(found.level)
+    return {
+        "head": HEADERS,
+        "rows": [(row["name"], *cells(row)) for row in rows],
+        "clear": [row["low"] > 0 or row["high"] < 0 for row in rows],
+        "caption": f"{intervals(found.posterior, found.level)}; in bold where the interval leaves out 0",
+    }
 
 
 def intervals(posterior: Posterior, level: float) -> str:
@@ -98,9 +335,123 @@ def intervals(posterior: Posterior, level: float) -> str:
     return f"low, high: {100 * level:g} % intervals{noise}, in the units of the data"
 
 
-def cells(row: dict[str, Any]) -> list[str]:
+def cells(row: Mapping[str, Any]) -> list[str]:
     """Mean, deviation and ends of a coefficient, to two digits of the deviation."""
     deviation = row["deviation"]
     decimals = max(0, 1 - math.floor(math.log10(deviation))) if deviation > 0 else 3
     form = f"z.{decimals}f" if decimals <= 6 and deviation < 1e6 else ".3g"
     return [format(row[part], form) for part in ("mean", "deviation", "low", "high")]
+
+
+# --- Performance -------------------------------------------------------------------------------------------------
+
+
+def _public_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    scores = result.get("scores")
+    if scores is None:
+        return
+    bins = [
+        (f"{row['low']:.1f} to {row['high']:.1f}", f"{row['count']:,}", *(f"{row[part]:.3f}" for part in _BIN[:2]))
+        for row in scores.get("calibration") or ()
+        if row["count"]
+    ]
+    yield {
+        "title": "On the public test set",
+        "words": [f"{scores['records']:,} public records, which no site has used."],
+        "head": ("score", "value"),
+        "rows": [(name, f"{scores[key]:.4g}") for key, name in SCORES.items() if key in scores],
+        "caption": "Scores on the public test set",
+        "bins_head": ("predicted", "records", "mean of predictions", "share of ones"),
+        "bins": bins,
+    }
+
+
+def _released_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    found = result.get("released")
+    if found is None:
+        return
+    part: dict[str, Any] = {"title": "On records that sites held out"}
+    if "note" in found:
+        yield part | {"words": [f"{found['note']}.".capitalize()]}
+        return
+    bins = [
+        (f"{row['low']:.1f} to {row['high']:.1f}", *(f"{row[name]:.3f}" for name in _BIN))
+        for row in found["calibration"]
+    ]
+    yield part | {
+        "words": [
+            "Every fifth place for a record, in sums released with noise and paid for by each site; a record's "
+            f"log-likelihood counts as {found['least_log_likelihood']:g} at least."
+        ],
+        "head": ("score", "value", "deviation of the noise"),
+        "rows": released_scores(found),
+        "caption": "Scores on held-out records",
+        "bins_head": ("predicted", "mean of predictions", "share of ones", "deviation of the noise"),
+        "bins": bins,
+    }
+
+
+_BIN = ("mean_probability", "share", "deviation")
+
+
+def released_scores(released: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value and deviation of each score that was paid for."""
+    rows = []
+    for key, name in SCORES.items():
+        if released.get(key) is not None:
+            noise = released.get(f"{key}_deviation")
+            rows.append((name, f"{released[key]:.4g}", "" if noise is None else f"{noise:.2g}"))
+    return rows
+
+
+def comparison(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and cells of a comparison: rows with a name, scores, and the ε of each site they have."""
+    scores = list(SCORES)[:3]
+
+    def budget(row: Mapping[str, Any]) -> str:
+        return "∞" if row["epsilon"] is None else f"{row['epsilon']:.3g}"
+
+    cells = [(row["name"], *(f"{row[key]:.4f}" for key in scores), budget(row)) for row in rows]
+    return ("", "accuracy", "log-lik.", "calibration error", "ε"), cells
+
+
+def _compared(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if "comparison" in result:
+        (_, *head), cells = comparison(result["comparison"])
+        words = ["On the same public test set: together, without privacy, and each site by itself."]
+        yield {"title": "Compared", "words": words, "head": ("who", *head), "rows": cells, "caption": "Compared"}
+
+
+# --- Again -------------------------------------------------------------------------------------------------------
+
+
+def _again(found: Findings) -> Iterator[str]:
+    if found.result["randomness"] == "seeded":
+        yield "The noise was seeded: the same versions, records, plan and seed give the same numbers."
+    else:
+        yield (
+            "The noise was drawn from the operating system's secure source and not kept, as it must be: another run "
+            "with the same plan gives another posterior, with the same promise."
+        )
+    if found.is_study:
+        yield "Every site's ledger can be checked by tacit ledger verify."
+
+
+def _software(found: Findings) -> list[tuple[str, str]]:
+    result = found.result
+    rows = [("tacit", result["version"]), *(result.get("environment") or {}).items()]
+    if result.get("study"):
+        rows.append(("study, by the hash of its plan", result["study"]))
+    rows += [(f"SHA-256 of {name}", mark) for name, mark in found.hashes.items()]
+    return rows
+
+
+def _plain(value: Any) -> str:
+    """A setting in words."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} = {_plain(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value)) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

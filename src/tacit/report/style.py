@@ -45,6 +45,14 @@ def panels(
     return found
 
 
+def apart(
+    *labels: tuple[str, str, str], width: float = 5.0, height: float = 4.0, columns: int | None = None
+) -> list[Any]:
+    """As `panels`, each in a figure of its own, so that a page can set them beside or below each other."""
+    del columns
+    return [axes for label in labels for axes in panels(label, width=width, height=height)]
+
+
 def logarithmic(axes: Any, which: str = "x") -> None:
     """Make the axis called `which` logarithmic, with plain numbers at 1, 2, 5 and their tenfolds."""
     from matplotlib.ticker import LogLocator, NullLocator

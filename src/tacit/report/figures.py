@@ -1,0 +1,191 @@
+"""The figures of a report, each a function of findings, in one style.
+
+| name          | what                                                              | drawn for                    |
+|---------------|-------------------------------------------------------------------|------------------------------|
+| `forest`      | coefficients with their intervals                                 | regressions                  |
+| `densities`   | the posterior of the coefficients that are clearest from 0        | regressions                  |
+| `privacy`     | ε against δ; the most that an attack can reach                    | what is private              |
+| `training`    | scores on public records against communications                   | studies with a test set      |
+| `calibration` | what came beside what was predicted                               | targets of two classes       |
+"""
+
+import base64
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tacit.report import forest, style
+from tacit.report.findings import Findings
+from tacit.report.style import COLOURS
+
+MOST_DENSITIES = 6
+MOST_ROWS = 30  # of the forest in a page: more do not fit on one that is printed
+FORMATS = ("png", "svg", "pdf")
+SCORES = {
+    "accuracy": "accuracy",
+    "log_likelihood": "mean log-likelihood",
+    "calibration_error": "calibration error",
+    "root_mean_square_error": "root mean square error",
+}
+
+
+Panels = Callable[..., list[Any]]  # `style.panels` or `style.apart`
+Draw = Callable[[Findings, Panels], list[Any]]  # all axes; none where there is no such figure
+
+
+def draw_forest(found: Findings, make: Panels) -> list[Any]:
+    """Coefficients and intervals, those furthest from 0 if there are too many for a page."""
+    if found.posterior.link not in forest.EFFECTS:
+        return []
+    most = MOST_ROWS if make is style.apart else forest.MOST_ROWS
+    return [forest.axes_of(found.posterior, found.level, most)]
+
+
+def draw_densities(found: Findings, make: Panels) -> list[Any]:
+    """The posterior of some coefficients, the interval shaded."""
+    if found.posterior.link not in forest.EFFECTS:
+        return []
+    rows = [row for row in forest.effects(found.posterior, found.level) if row.width > 0]
+    rows = sorted(rows, key=lambda row: -abs(row.mean) / row.width)[:MOST_DENSITIES]
+    if not rows:
+        return []
+    import numpy as np
+    from scipy import stats
+
+    effect, sure = forest.EFFECTS[found.posterior.link], float(stats.norm.ppf(0.5 + found.level / 2))
+    labels = [(forest.label(row, 34), effect, "density") for row in rows]
+    axes = make(*labels, width=3.2, height=2.1, columns=min(3, len(rows)))
+    for panel, row in zip(axes, rows, strict=True):
+        deviation = row.width / (2 * sure)
+        places = row.mean + deviation * np.linspace(-4, 4, 161)
+        heights = stats.norm.pdf(places, row.mean, deviation)
+        inside = (places >= row.low) & (places <= row.high)
+        panel.fill_between(places[inside], heights[inside], color=COLOURS[0], alpha=0.25, linewidth=0)
+        panel.plot(places, heights, color=COLOURS[0])
+        panel.axvline(0, color="black", linewidth=0.8)
+        panel.set_yticks([])
+        panel.set_ylim(bottom=0)
+        panel.locator_params(axis="x", nbins=5)
+        panel.title.set_fontsize(9)
+        panel.title.set_parse_math(False)
+    return axes
+
+
+def draw_privacy(found: Findings, make: Panels) -> list[Any]:
+    """ε at other δ, and what an attack on one unit can reach, where most was spent."""
+    statement = found.statement
+    points = [(row["delta"], row["epsilon"]) for row in statement.get("epsilons", ()) if row["epsilon"] is not None]
+    attacks = [(row["at_false_positive_rate"], row["at_most"]) for row in statement.get("true_positive_rates", ())]
+    if not points or not attacks:
+        return []
+    unit = statement["unit"]
+    curve, attack = make(
+        ("The promise at other δ", "δ, the chance that it fails", "ε (points are computed)"),
+        ("What an attack can reach", f"wrongly said “in” of absent {unit}s", f"rightly said “in” of present {unit}s"),
+        width=4.6,
+        height=3.6,
+    )
+    curve.plot(*zip(*points, strict=True), marker="o", markersize=4, color=COLOURS[0])
+    curve.set_xscale("log")
+    curve.set_ylim(bottom=0)
+    rates, most = zip((0.0, 0.0), *attacks, (1.0, 1.0), strict=True)
+    attack.fill_between(rates, most, rates, color=COLOURS[0], alpha=0.15, linewidth=0)
+    attack.plot(rates, most, color=COLOURS[0], label="the most, by this promise")
+    attack.plot([0, 1], [0, 1], color="0.4", linestyle="--", label="guessing")
+    attack.set_xlim(0, 1)
+    attack.set_ylim(0, 1)
+    attack.set_aspect("equal")
+    attack.legend(loc="lower right", frameon=False)
+    return [curve, attack]
+
+
+def draw_training(found: Findings, make: Panels) -> list[Any]:
+    """Scores on the public test set against communications."""
+    scores = found.result.get("scores") or {}
+    names = [name for name in ("accuracy", "log_likelihood", "root_mean_square_error") if name in scores]
+    rows = [row for row in found.result.get("history", ()) if all(name in row for name in names)]
+    if not names or not rows:
+        return []
+    labels = [(SCORES[name].capitalize(), "communications", "on the public test set") for name in names]
+    axes = make(*labels, width=4.6, height=3.2)
+    for panel, name in zip(axes, names, strict=True):
+        panel.plot([row["communications"] for row in rows], [row[name] for row in rows], marker="o", markersize=3)
+        panel.set_xlim(left=0)
+    return axes
+
+
+def draw_calibration(found: Findings, make: Panels) -> list[Any]:
+    """Shares against predicted probabilities, on public records or on sums that were paid for."""
+    scores, released = found.result.get("scores") or {}, found.result.get("released") or {}
+    is_public = bool(scores.get("calibration"))
+    rows: Sequence[Mapping[str, Any]] = scores["calibration"] if is_public else released.get("calibration") or ()
+    rows = [row for row in rows if row["share"] is not None and row["mean_probability"] is not None]
+    if not rows:
+        return []
+    which = "the public test set" if is_public else "held-out records, released with noise"
+    (axes,) = make((f"On {which}", "predicted probability", "share of records with class 1"), width=4.6, height=4.0)
+    errors = [1.96 * _deviation(row, is_public) for row in rows]
+    label = "what came; bars: 95 %, of chance" if is_public else "what came; bars: 95 %, of the noise"
+    places, shares = ([row[part] for row in rows] for part in ("mean_probability", "share"))
+    axes.plot([0, 1], [0, 1], color="0.4", linestyle="--", label="perfectly calibrated")
+    axes.errorbar(places, shares, yerr=errors, fmt="o", markersize=4, capsize=2, color=COLOURS[0], label=label)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.legend(loc="upper left", frameon=False)
+    return [axes]
+
+
+def _deviation(row: Mapping[str, Any], is_public: bool) -> float:
+    """Of a bin's share: that of counting its records, or of the noise that was added."""
+    if not is_public:
+        return float(row["deviation"])
+    return math.sqrt(max(row["share"] * (1 - row["share"]), 0.0) / row["count"])
+
+
+FIGURES: dict[str, Draw] = {
+    "forest": draw_forest,
+    "densities": draw_densities,
+    "privacy": draw_privacy,
+    "training": draw_training,
+    "calibration": draw_calibration,
+}
+
+
+def save(found: Findings, folder: Path, form: str) -> list[Path]:
+    """Draw all figures there are into files NAME.`form`; which."""
+    if form not in FORMATS:
+        raise ValueError(f"figures={form!r}; expected one of {', '.join(FORMATS)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder}: {error.strerror}; expected a folder that can be written to") from None
+    places = {folder / f"{name}.{form}": draw for name, draw in FIGURES.items()}
+    return [place for place, draw in places.items() if save_one(draw, found, place)]
+
+
+def save_one(draw: Draw, found: Findings, path: Path) -> bool:
+    """Draw a figure into a file; False if there is none of these findings, or no matplotlib."""
+    axes = _axes(draw, found, style.panels)
+    if axes:
+        style.save(axes[0], path)
+    return bool(axes)
+
+
+def inside(found: Findings, name: str) -> list[str]:
+    """A figure's panels as addresses that hold them, to stand inside a page; none without matplotlib."""
+    made = []
+    for j, axes in enumerate(_axes(FIGURES[name], found, style.apart)):
+        import matplotlib
+
+        file = io.BytesIO()
+        with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": f"{name}{j}"}):  # the same bytes each time
+            axes.figure.savefig(file, format="svg", metadata={"Date": None})
+        made.append("data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode())
+    return made
+
+
+def _axes(draw: Draw, found: Findings, make: Panels) -> list[Any]:
+    return draw(found, make) if find_spec("matplotlib") else []

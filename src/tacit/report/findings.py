@@ -1,0 +1,124 @@
+"""What a report is made of: two files that a fit or a study wrote, and of them only what is listed here.
+
+A report shows public settings, prices, released values and scores on public records. `SHOWN` says of every entry of
+`result.json` which of these it is; what it does not list cannot be reached from a report. `posterior.json` holds
+released numbers, the statement and the plan, and nothing else.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.posterior import Posterior
+
+RESULT, POSTERIOR = "result.json", "posterior.json"
+SETTING = "a public setting"
+TREATED = "treated as public, as the statement says"
+PRICE = "a price or a charge, which depends on settings alone"
+ANSWERED = "who answered, and what a site said why not"
+PUBLIC = "a score on public records"
+RELEASED = "released, and paid for"
+# Entries of the result. A dict is of entries in turn, of each row where it is a list; what is said of a name with
+# nothing below it holds for all that is in it.
+_SCORES = dict.fromkeys(("accuracy", "log_likelihood", "calibration_error", "root_mean_square_error"), PUBLIC)
+SHOWN: dict[str, Any] = {
+    "version": SETTING,
+    "environment": SETTING,
+    "name": SETTING,
+    "model": SETTING,
+    "method": SETTING,
+    "target": SETTING,
+    "data": SETTING,
+    "records": TREATED,
+    "persons": TREATED,
+    "epsilon": PRICE,
+    "epsilon_asked": SETTING,
+    "delta": SETTING,
+    "adjacency": SETTING,
+    "randomness": SETTING,
+    "level": SETTING,
+    "communications": ANSWERED,
+    "members": SETTING,
+    "study": SETTING,
+    "sites": {
+        "name": SETTING,
+        "epsilon": SETTING,
+        "delta": SETTING,
+        "budget": SETTING,
+        "places": SETTING,
+        "spent": PRICE,
+        "updates": ANSWERED,
+        "refused": ANSWERED,
+    },
+    "scores": {"records": PUBLIC, **_SCORES, "calibration": PUBLIC},
+    "released": RELEASED,
+    "history": {"round": SETTING, "communications": ANSWERED, "spent": PRICE, **_SCORES},
+    "comparison": {"name": SETTING, "epsilon": PRICE, **_SCORES},
+}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a fit or a study left in its folder. result: of `SHOWN` alone; hashes: of the files, as hexadecimal."""
+
+    result: dict[str, Any]
+    posterior: Posterior
+    hashes: dict[str, str]
+
+    @property
+    def is_study(self) -> bool:
+        """Whether there were sites."""
+        return "sites" in self.result
+
+    @property
+    def level(self) -> float:
+        """Of intervals."""
+        return self.result["level"]
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """Of the site that spent most, or of the fit."""
+        return self.posterior.statement
+
+
+def read(folder: Path) -> Findings:
+    """The findings in a folder of `tacit fit`, `simulate`, `serve` or `demo`."""
+    expected = "expected the folder of a finished 'tacit fit', 'simulate', 'serve' or 'demo'"
+    try:
+        plain = json.loads((folder / RESULT).read_bytes())
+        if not isinstance(plain, dict) or "level" not in plain or "version" not in plain:
+            raise ValueError
+    except OSError:
+        raise ValueError(f"{folder} has no {RESULT}; {expected}") from None
+    except ValueError:
+        raise ValueError(f"{folder / RESULT} is not of a fit or a study; {expected}") from None
+    return of(plain, folder)
+
+
+def of(result: Mapping[str, Any], folder: Path) -> Findings:
+    """The findings of a result whose posterior is in a folder."""
+    posterior = Posterior.load(folder / POSTERIOR)
+    mark = hashlib.sha256((folder / POSTERIOR).read_bytes()).hexdigest()
+    return Findings(shown(result), posterior, {POSTERIOR: mark})
+
+
+def shown(found: Mapping[str, Any], listed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Of a result what `SHOWN` lists.
+
+    >>> shown({"name": "heart", "mean_age": 54.2, "sites": [{"name": "north", "records": 303}]})
+    {'name': 'heart', 'sites': [{'name': 'north'}]}
+    """
+    kept: dict[str, Any] = {}
+    for name, entry in (SHOWN if listed is None else listed).items():
+        if name not in found:
+            continue
+        value = found[name]
+        if isinstance(entry, dict) and isinstance(value, list):
+            value = [shown(row, entry) for row in value if isinstance(row, dict)]
+        elif isinstance(entry, dict) and value is not None:
+            value = shown(value, entry)
+        kept[name] = value
+    return kept
