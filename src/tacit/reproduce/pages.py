@@ -1,0 +1,92 @@
+"""Results as pages of the documentation, written by the run that made them: NAME.md, NAME.png and index.md."""
+
+import datetime
+import platform
+import re
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import tacit
+from tacit.reproduce import REPRODUCTIONS, WORDS, Outcome, cells
+
+COLOURS = 128  # of a page's picture: a figure has few, and a small palette makes small files
+_MADE = re.compile(r"^\| made \| (?P<date>\S+), tacit (?P<version>\S+) \|$", re.MULTILINE)
+
+
+def write(folder: Path, name: str, outcome: Outcome, seeds: int, seconds: float, notes: Sequence[str]) -> Path:
+    """Write the page of a run that has just ended and its picture, and the index anew; the page's path."""
+    from tacit.report.style import save
+
+    chosen = REPRODUCTIONS[name]
+    command = f"tacit reproduce {name}" + (f" --seeds {seeds}" if seeds != chosen.seeds else "")
+    stack = ", ".join(f"{package} {metadata.version(package)}" for package in ("jax", "numpy", "dp-accounting"))
+    runs = f"{seeds}, the full run" if seeds == chosen.seeds else f"{seeds}; the full run has {chosen.seeds}"
+    facts = {
+        "source": chosen.source,
+        "made": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, tacit {tacit.__version__}",
+        "with": f"Python {platform.python_version()}, {stack}",
+        "seeds": runs if seeds else "none: nothing is random",
+        "took": f"{seconds:.0f} s by the wall clock",
+        "again": f"`{command}`",
+    }
+    text = [
+        f"# {chosen.title}",
+        f"This page was written by `{command} --page`. Nothing in it was typed by hand.",
+        _table(["run", ""], list(facts.items())),
+        f"![{chosen.title}]({name}.png)",
+        _table(list(outcome.shown.values()), cells(outcome), [key not in WORDS for key in outcome.shown]),
+        "\n".join(f"- {_inert(note)}" for note in notes),
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    save(outcome.axes, folder / f"{name}.png")
+    _shrink(folder / f"{name}.png")
+    path = folder / f"{name}.md"
+    path.write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    (folder / "index.md").write_text(index(folder), encoding="utf-8")
+    return path
+
+
+def index(folder: Path) -> str:
+    """The page over all reproductions: those that have a page in `folder`, with its date, and those that have none."""
+    made = {name: _MADE.search(_text(folder / f"{name}.md")) for name in REPRODUCTIONS}
+    sections = []
+    for source in dict.fromkeys(found.source for found in REPRODUCTIONS.values()):
+        rows = []
+        for name, found in REPRODUCTIONS.items():
+            if found.source == source:
+                match, title = made[name], _inert(found.title)
+                when = f"{match['date']}, {match['version']}" if match else "no page"
+                rows.append((f"[{title}]({name}.md)" if match else title, f"`tacit reproduce {name}`", when))
+        sections.append(f"## {source}\n\n{_table(('what', 'command', 'page made, version'), rows)}\n")
+    return (
+        "# Results\n\n"
+        "Published figures, run again: ours beside theirs. Each page was written by the command beside it with\n"
+        "`--page docs/results`, which also wrote this list. A command without a page works all the same; its run is\n"
+        "longer, and nobody has made its page yet. With `--quick` it shows within half a minute what it does.\n\n"
+        f"{sum(match is not None for match in made.values())} of {len(made)} have a page.\n\n" + "\n".join(sections)
+    )
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool] = ()) -> str:
+    """A Markdown table; columns that are `right` are set to the right, all others to the left."""
+    rule = ["---:" if side else "---" for side in right] or ["---"] * len(headers)
+    return "\n".join(f"| {' | '.join(map(_inert, line))} |" for line in (headers, rule, *rows))
+
+
+def _inert(text: str) -> str:
+    """Text that stays as it is in a table and outside of code: no cell ends in it, nothing is set as a formula."""
+    return text.replace("|", "\\|").replace("$", "\\$").replace("\n", " ")
+
+
+def _shrink(path: Path) -> None:
+    """The same picture with few colours."""
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
