@@ -15,6 +15,9 @@ NETWORK, OUT = Path("network"), Path("study-output")
 StudyFile = Annotated[Path, typer.Argument(help="The study file, in TOML: docs/simulate.md says what may be in it.")]
 Network = Annotated[Path, typer.Option(help="The folder that 'tacit network init' made.")]
 Out = Annotated[Path, typer.Option(help="The study's folder; the same command goes on from what is there.")]
+DashboardPort = Annotated[
+    int | None, typer.Option(help="The web page's port on this machine; any free one by default.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -64,21 +67,31 @@ def serve(
     patience: Annotated[float, typer.Option(help="Seconds for which a round waits for a site that is away.")] = 60.0,
     longest: Annotated[float, typer.Option(help="Seconds for which a site may work on one answer.")] = 3600.0,
     at_least: Annotated[int | None, typer.Option(help="How many sites must be there to begin; all by default.")] = None,
+    is_watched: Annotated[
+        bool, typer.Option("--dashboard", help="Show it on a web page of this machine; prints the address.")
+    ] = False,
+    dashboard_port: DashboardPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Coordinate a study between machines: wait for its sites, and go on until it is finished.
 
     Stopped or killed, the same command goes on from where it was; sites answer what they answered already.
     """
-    from tacit.report import studied
+    from tacit.report import dashboard, studied
     from tacit.report.progress import PHASES, watching
 
     _need_flare()
-    with _ended_by_signals(), watching() as watch:
+    with _ended_by_signals(), dashboard.showing(is_watched, dashboard_port) as board, watching() as watch:
+        from tacit.config import read_study
         from tacit.network import running
+
+        found = read_study(study)
+        board.about(dashboard.title(found.plan.name, found.settings.model, found.settings.target, len(found.names())))
 
         def say(words: str) -> None:
             watch.say(words)
+            board.follow(out)
+            board.say(words)
             if not watch.is_shown:
                 typer.echo(f"tacit: {words}", err=True)
 
@@ -88,9 +101,17 @@ def serve(
             spent = {name: site["spent"] or 0.0 for name, site in sites.items()}
             if status.get("phase") in PHASES:
                 watch.step(status["phase"], status["done"], status["of"], spent)
+            board.follow(out)
 
-        running.serve(study, network, out, patience=patience, longest=longest, at_least=at_least, say=say, watch=show)
+        waits: dict[str, Any] = {"patience": patience, "longest": longest, "at_least": at_least}
+        try:
+            running.serve(study, network, out, **waits, say=say, watch=show, dashboard=is_watched)
+        except ValueError as error:  # a coordinator has no records that it could be about
+            board.end("failed", f"Failed: {error}")
+            raise
         result = json.loads((out / "result.json").read_text())
+        if is_watched:
+            board.finish(out)
     if as_json:
         typer.echo(json.dumps(result))
     else:

@@ -4,6 +4,7 @@
 |---------------------|---------------------------------------------------------------------------------|
 | `*.progress`        | where each phase is; written after every step, and before a site is asked        |
 | `status.json`       | what `tacit network status` shows                                                |
+| `sight.json`        | the posterior and the scores as they move, where `tacit serve --dashboard` asks  |
 | `notes.json`        | what each site last said of itself                                               |
 | `log.jsonl`         | a line for every event: sittings, rounds, refusals, sites that went and came     |
 | `withdraw/NAME`     | a request to divide a site's factor out of the posterior                         |
@@ -34,7 +35,7 @@ from tacit.privacy import events
 from tacit.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled, compose
 from tacit.privacy.statement import Statement
 from tacit.scaling import Scaling
-from tacit.study import UNTRUSTED, Setup, conduct
+from tacit.study import UNTRUSTED, Setup, Sight, conduct
 
 SERVED = "TACIT_SERVED"  # the variable by which `tacit serve` tells FLARE's child where the study is
 MOST_NOTE = 2**20  # characters of a note
@@ -107,6 +108,9 @@ class Remote:
 
     def updates(self) -> dict[str, int]:
         return {name: note.get("updates", {}).get("inference", 0) for name, note in self.notes.items()}
+
+    def is_seeded(self) -> bool:
+        return any(note.get("seeded") for note in self.notes.values())
 
     def statements(self) -> dict[str, Statement]:
         """What each site says that it released for this study; of one that says nothing, what the plan has."""
@@ -319,7 +323,7 @@ class StudyController(Coordinator):
             status.fail(str(error))
 
     def _sit(self, study: Study, setup: Setup, test: Any, status: Status, post: Post) -> None:
-        from tacit.report import studied
+        from tacit.report import dashboard, studied
 
         first = self.out / "forgive"  # the first sitting of a command that was given anew
         host = Remote(setup, post, self.out / "notes.json", forgives=first.exists())
@@ -331,8 +335,17 @@ class StudyController(Coordinator):
             left = {names[j]: why for j, why in progress.refused.items()}
             status.show(host, phase, done, total, away, left)
 
+        def look(sight: Sight) -> None:
+            put(self.out / "sight.json", json.dumps(dashboard.plain(sight)))
+
         done = conduct(
-            setup, self.out, host, test=test, observe=observe, withdrawn=lambda: withdrawn(self.out, host.names)
+            setup,
+            self.out,
+            host,
+            test=test,
+            observe=observe,
+            withdrawn=lambda: withdrawn(self.out, host.names),
+            look=look if self.served.get("dashboard") else None,
         )
         about = {
             "version": tacit.__version__,

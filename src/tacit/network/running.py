@@ -190,11 +190,13 @@ def serve(
     at_least: int | None = None,
     say: Say = lambda words: None,
     watch: Callable[[Mapping[str, Any]], None] = lambda status: None,
+    dashboard: bool = False,
 ) -> None:
     """Coordinate a study until it is finished, in one sitting or in many. The same call goes on from where it was.
 
     at_least: how many sites must be connected to begin; all by default. patience: seconds for which a sitting or a
     round waits for a site that is away; longest: for one that is at work. watch: is told of the status as it changes.
+    dashboard: also keep `sight.json`, with the posterior as it moves.
     """
     study, noted = read_study(path), read_network(network)
     agreement = Agreement.of(study)
@@ -214,8 +216,8 @@ def serve(
         return
     with _alone(out / "serve.lock", f"another coordinator works in {out}; end that process first"):
         served = out / "served.json"
-        waits = {"patience": patience, "longest": longest}
-        served.write_text(json.dumps({"study": str(path.resolve()), "out": str(out.resolve()), **waits}) + "\n")
+        more = {"patience": patience, "longest": longest, "dashboard": dashboard}
+        served.write_text(json.dumps({"study": str(path.resolve()), "out": str(out.resolve()), **more}) + "\n")
         (out / "forgive").touch()
         if "failed" in read_status(out):
             (out / "status.json").unlink()
