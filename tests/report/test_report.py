@@ -1,0 +1,277 @@
+"""A report is made of what was released, all of it and nothing else; it says what a reader must not miss."""
+
+import json
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import pytest
+from tests.test_study import PLACES, PLAN, members, public, table
+
+from tacit.engines.coordinator import Answer
+from tacit.federated.messages import Broadcast
+from tacit.report import figures, findings, page, studied
+from tacit.report.findings import SHOWN, shown
+from tacit.study import Federation, LocalHost, Setup, conduct
+
+pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
+SEED = 5
+ABOUT = {"version": "1.2", "name": "hearts", "model": "logistic", "target": "ill", "data": "three made-up sites"}
+LEFT_OUT = {"summary", "plan", "files", "history.factor_gap", "scores.test_set"}  # not shown, or by the posterior
+
+
+class Heard(LocalHost):
+    """Hosts sites, and writes down what the coordinator hears of them."""
+
+    def __init__(self, setup: Setup, folder: Path) -> None:
+        super().__init__(setup, folder, insecure_seed=SEED)
+        self.answers: dict[str, list[tuple[int, Answer]]] = {}
+        self.told: list[dict[str, float]] = []
+
+    def open(self, phase: str, study: str, scaling: Any) -> Any:
+        courier, heard = super().open(phase, study, scaling), self.answers.setdefault(phase, [])
+
+        class Listening:
+            send = courier.send
+
+            def receive(self) -> tuple[int, Answer]:
+                heard.append(courier.receive())
+                return heard[-1]
+
+        return Listening()
+
+    def spent(self) -> dict[str, float]:
+        self.told.append(super().spent())
+        return self.told[-1]
+
+
+class Told:
+    """A host without sites: it says again what was heard."""
+
+    is_remote, forgives = False, False
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard, self.told = heard, iter(heard.told)
+
+    def last_rounds(self, phase: str) -> dict[int, int]:
+        return {}
+
+    def open(self, phase: str, study: str, scaling: Any) -> Any:
+        answers = deque(self.heard.answers[phase])
+
+        class Repeating:
+            def send(self, site: int, broadcast: Broadcast) -> None:
+                pass
+
+            def receive(self) -> tuple[int, Answer]:
+                return answers.popleft()
+
+        return Repeating()
+
+    def spent(self) -> dict[str, float]:
+        return next(self.told)
+
+    def updates(self) -> dict[str, int]:
+        return self.heard.updates()
+
+    def statements(self) -> Any:
+        return self.heard.statements()
+
+
+def left(folder: Path, found: Federation) -> Path:
+    studied.write(folder, found, ABOUT, dict.fromkeys((row["name"] for row in found.sites), 4.0), 40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Heard]:
+    """The folder of a study, and what its coordinator heard."""
+    folder = tmp_path_factory.mktemp("heard")
+    setup = Setup(PLAN, members(places=PLACES))
+    host = Heard(setup, folder)
+    return left(folder, conduct(setup, folder, host, test=table(40, seed=9))), host
+
+
+@pytest.fixture(scope="module")
+def done(heard: tuple[Path, Heard]) -> Path:
+    return heard[0]
+
+
+def text_of(folder: Path, **changed: Any) -> str:
+    """The page of a folder whose result says something else."""
+    result = json.loads((folder / "result.json").read_text()) | changed
+    return page.render(findings.of(result, folder))
+
+
+# --- Released values, and nothing else ---------------------------------------------------------------------------
+
+
+def test_who_has_only_the_messages_of_sites_makes_the_same_report(heard: tuple[Path, Heard], tmp_path: Path) -> None:
+    folder, host = heard
+    without = Setup(PLAN, public(), is_remote=True)  # no record, in no table
+    told = left(tmp_path, conduct(without, tmp_path, Told(host), test=table(40, seed=9)))
+    for name in ("result.json", "posterior.json", "report.html"):
+        assert (told / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_report_opens_two_files_of_the_folder(done: Path) -> None:
+    opened, is_over = set(), []
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("open", "sqlite3.connect") and not is_over and isinstance(arguments[0], str | bytes | Path):
+            path = Path(arguments[0].decode() if isinstance(arguments[0], bytes) else arguments[0])
+            if done in path.parents:
+                opened.add(str(path.relative_to(done)))
+
+    sys.addaudithook(hook)  # which stays until the process ends
+    page.write(done)
+    (done / "sites" / "site-0" / "ledger.sqlite").read_bytes()
+    is_over.append(True)
+    opened.remove("sites/site-0/ledger.sqlite")  # so it is seen, whatever is opened
+    assert opened == {"result.json", "posterior.json", "report.html.new"}
+
+
+SECRET = "s3cret"
+
+
+def planted(value: Any) -> Any:
+    """A result with a secret in every dict that it holds."""
+    if isinstance(value, Mapping):
+        return {name: planted(inner) for name, inner in value.items()} | {SECRET: SECRET, "mean_age": SECRET}
+    return [planted(inner) for inner in value] if isinstance(value, list) else value
+
+
+def test_what_is_not_listed_cannot_be_reached(done: Path) -> None:
+    result = json.loads((done / "result.json").read_text())
+    whole = ("released", "environment", "calibration")  # listed as they are: all in them is
+    dirty = {name: value if name in whole else planted(value) for name, value in result.items()}
+    dirty["scores"]["calibration"] = result["scores"]["calibration"]
+    dirty["history"] = [row | {"spent": result["history"][j]["spent"]} for j, row in enumerate(dirty["history"])]
+    assert SECRET in json.dumps(dirty)
+    assert shown(dirty | {SECRET: SECRET}) == shown(result)
+    assert SECRET not in page.render(findings.of(dirty | {SECRET: SECRET}, done))
+
+
+def paths(value: Any, listed: Any, prefix: str = "") -> Iterator[str]:
+    """Entries of a result that are not in the list."""
+    rows = value if isinstance(value, list) else [value]
+    for row in rows:
+        for name, inner in row.items() if isinstance(row, Mapping) else ():
+            if name not in listed:
+                yield prefix + name
+            elif isinstance(listed[name], dict):
+                yield from paths(inner, listed[name], f"{prefix}{name}.")
+
+
+def test_every_entry_of_a_result_is_listed_or_left_out(done: Path) -> None:
+    result = json.loads((done / "result.json").read_text())
+    assert set(paths(result, SHOWN)) <= LEFT_OUT
+    assert set(paths(result | {"mean_age": 54.2}, SHOWN)) - LEFT_OUT == {"mean_age"}
+
+
+# --- What it says ------------------------------------------------------------------------------------------------
+
+
+def test_it_says_the_question_the_promise_the_sites_and_how_to_do_it_again(done: Path) -> None:
+    text = unescape((done / "report.html").read_text())
+    statement = json.loads((done / "statement.json").read_text())
+    attack = {row["at_false_positive_rate"]: row["at_most"] for row in statement["true_positive_rates"]}
+    for words in (
+        "hearts: a logistic regression of ill at 3 sites",
+        "How does ill depend on 2 columns? Records: three made-up sites.",
+        f"<td>{page.rounded_up(100 * attack[0.01])} %</td>",
+        "No party is trusted with records or with noise",
+        "On the public test set",
+        "On records that sites held out",
+        "SHA-256 of posterior.json",
+        'aria-label="ε rises to',
+        json.loads((done / "result.json").read_text())["study"],
+    ):
+        assert words in text, words
+
+
+REDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "a seed": (lambda result: result.update(randomness="seeded"), "Noise was SEEDED"),
+    "no privacy": (lambda result: result.update(epsilon=None), "NOT differentially private"),
+}
+
+
+@pytest.mark.parametrize("change", [None, *REDS])
+def test_what_must_not_be_missed_is_red(done: Path, change: str | None) -> None:
+    result = json.loads((done / "result.json").read_text()) | {"randomness": "secure"}
+    if change is not None:
+        REDS[change][0](result)
+    reds = re.findall(r'<p class="red">(.*?)</p>', unescape(page.render(findings.of(result, done))))
+    assert len(reds) == (change is not None)
+    assert change is None or reds[0].startswith(REDS[change][1])
+
+
+def test_what_was_taken_from_records_is_red(done: Path, tmp_path: Path) -> None:
+    note = "The scales were READ FROM THE RECORDS: they are not covered. Give bounds."
+    plain = json.loads((done / "posterior.json").read_text())
+    plain["statement"]["sites"]["site-1"]["notes"].append(note)
+    (tmp_path / "posterior.json").write_text(json.dumps(plain))
+    result = json.loads((done / "result.json").read_text())
+    assert f'<p class="red">{note}</p>' in page.render(findings.of(result, tmp_path))
+
+
+def test_a_site_that_was_left_out_has_its_reason_beside_it(done: Path) -> None:
+    sites = json.loads((done / "result.json").read_text())["sites"]
+    sites[1]["refused"] = "<b>epsilon=4</b> would be passed"
+    text = text_of(done, sites=sites)
+    assert "&lt;b&gt;epsilon=4&lt;/b&gt; would be passed" in text
+    assert "left out, or late" in text
+    assert "left out, or late" not in (done / "report.html").read_text()
+
+
+def test_a_timeline_is_what_the_ledger_says_after_each_round(done: Path) -> None:
+    history = json.loads((done / "result.json").read_text())["history"]
+    spent = [row["spent"]["site-0"] for row in history]
+    assert spent == sorted(spent)
+    assert len(set(spent)) == PLAN.rounds
+    result = {"history": [{"round": j + 1, "spent": {"a": j + 1.0}} for j in range(4)]}
+    found = page._timeline(result, {"name": "a", "budget": 4.0})
+    assert found is not None
+    assert found["dots"] == [("37.0", "20.5"), ("72.0", "15.0"), ("107.0", "9.5"), ("142.0", "4.0")]
+    assert found["words"] == "ε rises to 4 of 4 in 4 of 4 rounds"
+    assert page._timeline(result, {"name": "b", "budget": 4.0}) is None
+
+
+# --- One file ----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_sound_html_that_loads_and_runs_nothing(done: Path) -> None:
+    text = (done / "report.html").read_text()
+    html5lib.HTMLParser(strict=True).parse(text)
+    with pytest.raises(html5lib.html5parser.ParseError):
+        html5lib.HTMLParser(strict=True).parse(text.replace("</table>", "</div>", 1))
+    assert not re.search(r"<script|https?://|<link|@import|url\(|\son\w+=", text)
+    assert re.findall(r'src="(.{10})', text) == ["data:image"] * text.count("src=")
+    assert len(text) < 2_000_000
+
+
+def test_the_command_writes_the_same_page_and_figures(
+    run: Callable[..., tuple[int, str, str]], done: Path, tmp_path: Path
+) -> None:
+    before = (done / "report.html").read_bytes()
+    code, out, error = run("report", done, "--figures", "svg", "--json")
+    assert (code, error) == (0, "")
+    assert (done / "report.html").read_bytes() == before
+    made = [Path(name) for name in json.loads(out)["files"][1:]]
+    assert [path.stem for path in made] == list(figures.FIGURES)
+    assert all(b"</svg>" in path.read_bytes() for path in made)
+    for arguments, words in (
+        ((tmp_path,), "has no result.json; expected the folder of a finished"),
+        ((done, "--figures", "gif"), "figures='gif'; expected one of png, svg, pdf"),
+    ):
+        code, _, error = run("report", *arguments)
+        assert code == 2
+        assert words in error
+    (tmp_path / "result.json").write_text('{"unrelated": 1}')
+    code, _, error = run("report", tmp_path)
+    assert (code, "is not of a fit or a study" in error) == (2, True)
