@@ -40,8 +40,8 @@ def draw_forest(found: Findings, make: Panels) -> list[Any]:
     """Coefficients and intervals, those furthest from 0 if there are too many for a page."""
     if found.posterior.link not in forest.EFFECTS:
         return []
-    most = MOST_ROWS if make is style.apart else forest.MOST_ROWS
-    return [forest.axes_of(found.posterior, found.level, most)]
+    more = {"most": MOST_ROWS, "width": 2.8} if make is style.apart else {}  # for a phone, and for a printed page
+    return [forest.axes_of(found.posterior, found.level, **more)]
 
 
 def draw_densities(found: Findings, make: Panels) -> list[Any]:

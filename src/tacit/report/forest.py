@@ -60,8 +60,8 @@ def lacks_noise(posterior: Any) -> bool:
     return posterior.plan.get("method") == "vi" and posterior.plan.get("noise_multiplier", 0) > 0
 
 
-def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS) -> Any:
-    """The plot, of at most so many coefficients."""
+def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: float = 4.6) -> Any:
+    """The plot, of at most so many coefficients. width: in inches, without the names."""
     from tacit.report.style import COLOURS, figure
 
     rows, left_out = effects(posterior, level), 0
@@ -70,12 +70,12 @@ def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS) -> Any:
         kept = set(by_size[:most])
         rows, left_out = [row for row in rows if row in kept], len(rows) - most
     names = [label(row) for row in rows]
-    title = f"Coefficients and {100 * level:g} % intervals; blue: away from 0"
+    title = f"Coefficients and {100 * level:g} % intervals\nblue: away from 0"
+    if left_out:
+        title += f"; {left_out} near 0 are left out"
     if lacks_noise(posterior):
         title += "\nintervals leave out the privacy noise"
-    if left_out:
-        title += f"\n{left_out} near 0 are left out"
-    width = 4.6 + 0.075 * max(map(len, names), default=0)  # inches: room for the longest name
+    width += 0.075 * max(map(len, names), default=0)  # room for the longest name
     axes = figure(title, EFFECTS[posterior.link], "", width=width, height=1.3 + 0.19 * len(rows))
     for is_clear, colour in ((False, "0.55"), (True, COLOURS[0])):
         chosen = [(place, row) for place, row in enumerate(rows) if row.is_clear == is_clear]
