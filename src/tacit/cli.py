@@ -488,7 +488,7 @@ def simulate(
                 done = federate(found.plan, members, out=out, test=test, insecure_seed=insecure_seed, **more)
         except KeyboardInterrupt:
             typer.echo("tacit: interrupted; give the same command again to go on from here", err=True)
-            raise typer.Exit(130) from None
+            raise SystemExit(130) from None  # it has been said
         say("Writing")
         about = {
             "version": tacit.__version__,
@@ -1033,4 +1033,6 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         typer.echo(_usage(error, sys.argv[1:] if arguments is None else arguments), err=True)
         sys.exit(2)
+    if code == 130:  # the command line library has caught Ctrl-C
+        typer.echo("tacit: interrupted", err=True)
     sys.exit(code if isinstance(code, int) else 0)
