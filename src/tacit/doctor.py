@@ -20,14 +20,14 @@ from typing import Any
 import tacit
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # the packages of each that users may want, and what for
-    "report": (("matplotlib", "jinja2"), "figures and pages"),
+    "report": (("matplotlib",), "figures"),
     "dashboard": (("starlette", "uvicorn"), "a live page of a study"),
     "network": (("nvflare",), "studies between machines, by NVIDIA FLARE"),
     "numpyro": (("numpyro",), "any NumPyro model with one data plate"),
     "arviz": (("arviz",), "posteriors for ArviZ"),
     "policy": (("optuna",), "tacit policy learn"),
 }
-NEEDED = ("jax", "jaxlib", "numpy", "scipy", "dp-accounting", "optax", "pandas", "pyarrow", "scikit-learn")
+NEEDED = ("jax", "jaxlib", "numpy", "scipy", "dp-accounting", "optax", "pandas", "pyarrow", "scikit-learn", "jinja2")
 # RFC 8439, 2.3.2: key 00, 01, ..., 1f; nonce 000000090000004a00000000; block 1.
 RFC_NONCE, RFC_COUNTER = "000000090000004a00000000", 1
 RFC_BLOCK = (
@@ -203,7 +203,7 @@ def figures() -> Finding:
         size = path.stat().st_size
     if size < 1000:  # bytes; an empty PNG is far smaller
         raise Faulty("a figure was drawn and its file is empty", "pip install --force-reinstall matplotlib")
-    return Finding("Figures", "can be drawn")
+    return Finding("Figures", "can be drawn", is_necessary=False)
 
 
 def data_sets() -> Iterator[Finding]:
