@@ -12,10 +12,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pandas as pd
@@ -29,7 +31,7 @@ from tacit.posterior import Posterior
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.statement import rounded_up
-from tacit.report import findings, page, studied
+from tacit.report import dashboard, findings, page, studied
 from tacit.report.progress import Watch
 
 pytestmark = pytest.mark.xdist_group("simulate")  # one process, so that its study is run once
@@ -487,6 +489,85 @@ def test_a_study_that_is_not_there_is_refused_and_so_are_folders_and_seeds(
         assert (code, out) == (2, "")
         assert words in error
         assert error.count("\n") == 1
+
+
+# --- Watched -----------------------------------------------------------------------------------------------------
+
+
+class Reader(threading.Thread):
+    """Somebody who reads the events of a dashboard until they end."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address = address
+        self.states: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        with urlopen(f"{self.address}events") as stream:
+            for line in stream:
+                if line.startswith(b"data: "):
+                    self.states.append(json.loads(line[6:]))
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> list[Reader]:
+    """One for each dashboard that is opened."""
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    found: list[Reader] = []
+
+    class Read(dashboard.Server):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            found.append(Reader(self.address))
+            found[-1].start()
+
+    monkeypatch.setattr(dashboard, "Server", Read)
+    monkeypatch.setattr(dashboard, "BEAT", 0.005)
+    return found
+
+
+def test_a_study_can_be_watched_from_the_first_round_to_the_last_and_comes_out_the_same(
+    run: Run, done: Path, folder: Path, tmp_path: Path, readers: list[Reader]
+) -> None:
+    code, out, error = run("simulate", folder / "study.toml", "--out", tmp_path / "seen", "--watch", *SEED, "--json")
+    assert code == 0
+    assert error == f"tacit: watch it at {readers[0].address}\n"
+    seen, unseen = ({**found, "files": None} for found in (json.loads(out), result_of(done)))
+    assert seen == unseen
+    readers[0].join(10)
+    states = readers[0].states
+    rounds = [state["done"] for state in states if state["phase"] == "inference"]
+    assert rounds == sorted(rounds)
+    assert rounds[-1] == ROUNDS
+    assert states[-1]["title"] == "clinics: a logistic regression of ill at 3 sites"
+    assert (states[-1]["state"], states[-1]["words"]) == (
+        "finished",
+        f"Finished: report.html is in {tmp_path / 'seen'}",
+    )
+    assert {row["name"]: (row["spent"], row["budget"]) for row in states[-1]["sites"]} == {
+        row["name"]: (row["spent"], row["budget"]) for row in unseen["sites"]
+    }
+    assert states[-1]["seeded"]
+    text = json.dumps(states)
+    for name in BUDGETS:  # not even how many there are
+        assert str(folder / name) not in text
+    assert [row["name"] for row in states[-1]["posterior"]["rows"]] == ["age", "sex=M"]
+
+
+def test_what_is_wrong_with_records_is_not_shown_on_the_page(
+    run: Run, folder: Path, tmp_path: Path, readers: list[Reader]
+) -> None:
+    for name in ("facts.toml", "study.toml", *(f"{name}.csv" for name in RECORDS)):
+        shutil.copy(folder / name, tmp_path / name)
+    rows = (tmp_path / "north.csv").read_text().splitlines()
+    (tmp_path / "north.csv").write_text("\n".join([*rows, "forty-one,F,yes"]) + "\n")
+    code, _, error = run("simulate", tmp_path / "study.toml", "--out", tmp_path / "out", "--watch")
+    assert code != 0
+    assert "north" in error.splitlines()[-1]
+    readers[0].join(10)
+    assert readers[0].states[-1]["words"] == "Failed. The terminal says why."
+    assert "age" not in json.dumps(readers[0].states)
 
 
 def test_help_loads_nothing_heavy() -> None:

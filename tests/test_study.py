@@ -294,3 +294,62 @@ def test_a_broadcast_that_was_not_planned_is_refused_by_the_sites_of_a_study(tmp
         courier.send(0, Broadcast("heart/inference", round, q))
     kinds = [type(courier.receive()[1]).__name__ for _ in range(ROUNDS + 1)]
     assert kinds == ["Update"] * ROUNDS + ["Refusal"]
+
+
+# --- Those who look on -------------------------------------------------------------------------------------------
+
+
+def test_a_study_that_is_looked_at_is_the_same_to_the_bit_and_shows_what_was_released(tmp_path):
+    given: dict[str, Any] = {"insecure_seed": 1, "test": table(30, seed=9)}
+    federate(PLAN, members(places=PLACES), out=tmp_path / "unseen", **given)
+    compiled: list[str] = []
+    sights: list[study.Sight] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        compiled.extend([event] * event.endswith("backend_compile_duration"))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    found = federate(PLAN, members(places=PLACES), out=tmp_path / "seen", look=sights.append, **given)
+    for name in ("scaling.progress", "inference.progress", "evaluation.progress", "history.json"):
+        assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "unseen" / name).read_bytes()
+    assert compiled == [], "to look compiles nothing that a study does not"
+    compiled.append("the count of them can fail")
+    jax.jit(lambda x: x * 3.25)(np.float32(1))
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert len(compiled) > 1
+    steps = [("scaling", 1, 1), *(("inference", done, ROUNDS) for done in range(1, ROUNDS + 1)), ("evaluation", 1, 1)]
+    assert [(sight.phase, sight.done, sight.total) for sight in sights] == steps
+    assert sights[0].posterior is None
+    last = sights[-1]
+    assert last.posterior is not None
+    assert last.posterior.summary() == found.posterior.summary()
+    assert last.history == found.history
+    assert last.sites == [
+        {**{part: row[part] for part in ("name", "epsilon", "updates", "spent")}, "state": "here", "reason": ""}
+        for row in found.sites
+    ]
+    assert all(sight.seeded for sight in sights)
+
+
+def test_who_looks_on_without_a_test_set_sees_the_posterior_too_and_who_refused(tmp_path):
+    sights: list[study.Sight] = []
+
+    class Huge(Between):
+        def change(self, phase: str, site: int, answer: Update) -> Update:  # type: ignore[override]
+            blown = jax.tree.map(lambda leaf: np.full_like(leaf, 1e30), answer.content)
+            return replace(answer, content=blown) if (phase, site) == ("inference", 1) else answer
+
+    conducted(tmp_path, Huge, look=sights.append)
+    assert sights[1].posterior is not None
+    assert sights[1].posterior.summary() != sights[3].posterior.summary()  # type: ignore[union-attr]
+    words = "its answer is larger than the study allows"
+    assert [sight.sites[1]["state"] for sight in sights] == ["here", "refused", "left out", "left out", "here"]
+    assert [sight.sites[1]["reason"] for sight in sights] == ["", words, words, words, ""]
+    assert [sight.sites[0]["state"] for sight in sights] == ["here"] * 5
+
+
+def test_noise_that_an_earlier_process_seeded_is_known_to_those_who_look(tmp_path):
+    federate(PLAN, members(), out=tmp_path / "seeded", insecure_seed=1)
+    setup = Setup(PLAN, members())
+    assert LocalHost(setup, tmp_path / "seeded").is_seeded()
+    assert not LocalHost(setup, tmp_path / "new").is_seeded()
