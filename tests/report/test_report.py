@@ -102,6 +102,12 @@ def done(heard: tuple[Path, Heard]) -> Path:
     return heard[0]
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of words: most of a page's time is in its figures."""
+    monkeypatch.setattr(figures, "FIGURES", {})
+
+
 def text_of(folder: Path, **changed: Any) -> str:
     """The page of a folder whose result says something else."""
     result = json.loads((folder / "result.json").read_text()) | changed
@@ -146,6 +152,7 @@ def planted(value: Any) -> Any:
     return [planted(inner) for inner in value] if isinstance(value, list) else value
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_is_not_listed_cannot_be_reached(done: Path) -> None:
     result = json.loads((done / "result.json").read_text())
     whole = ("released", "environment", "calibration")  # listed as they are: all in them is
@@ -201,6 +208,7 @@ REDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 }
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("change", [None, *REDS])
 def test_what_must_not_be_missed_is_red(done: Path, change: str | None) -> None:
     result = json.loads((done / "result.json").read_text()) | {"randomness": "secure"}
@@ -211,6 +219,7 @@ def test_what_must_not_be_missed_is_red(done: Path, change: str | None) -> None:
     assert change is None or reds[0].startswith(REDS[change][1])
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_was_taken_from_records_is_red(done: Path, tmp_path: Path) -> None:
     note = "The scales were READ FROM THE RECORDS: they are not covered. Give bounds."
     plain = json.loads((done / "posterior.json").read_text())
@@ -220,6 +229,7 @@ def test_what_was_taken_from_records_is_red(done: Path, tmp_path: Path) -> None:
     assert f'<p class="red">{note}</p>' in page.render(findings.of(result, tmp_path))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_site_that_was_left_out_has_its_reason_beside_it(done: Path) -> None:
     sites = json.loads((done / "result.json").read_text())["sites"]
     sites[1]["refused"] = "<b>epsilon=4</b> would be passed"
@@ -275,3 +285,31 @@ def test_the_command_writes_the_same_page_and_figures(
     (tmp_path / "result.json").write_text('{"unrelated": 1}')
     code, _, error = run("report", tmp_path)
     assert (code, "is not of a fit or a study" in error) == (2, True)
+
+
+# --- In a browser ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_browser_shows_it_whole_and_anybody_can_read_it(
+    page_at: Callable[..., Any], axe: Callable[[Any], list[str]], done: Path, width: int
+) -> None:
+    shown = page_at(width, 800)
+    shown.goto((done / "report.html").as_uri())
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert shown.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert axe(shown) == []
+    shown.evaluate(
+        "document.querySelector('.facts').outerHTML = '<img src=\"data:,\"><p style=\"color: #ddd\">pale</p>'"
+    )
+    assert len(axe(shown)) == 2, "a picture without words, and words that are too pale"
+
+
+def test_on_paper_nothing_is_folded_away_or_cut_off(page_at: Callable[..., Any], done: Path) -> None:
+    shown = page_at(794, 1123)  # A4
+    shown.goto((done / "report.html").as_uri())
+    assert not shown.get_by_text("prior_deviation", exact=True).is_visible()
+    shown.emulate_media(media="print")
+    assert shown.get_by_text("prior_deviation", exact=True).is_visible()
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 794
+    assert shown.pdf(format="A4").startswith(b"%PDF")
