@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # `make test-all` compiles as users do.
 QUICK  := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-.PHONY: demo test test-all drills lint bench constraints clean
+.PHONY: demo test test-all drills docs lint bench constraints clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -28,6 +28,10 @@ test-all: $(READY)
 drills: $(READY)
 	$(QUICK) $(BIN)/python -m tests.network.drills $(ONLY)
 
+# Into site/, whose index.html opens without a server and without a network; a warning is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -46,4 +50,4 @@ constraints:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) demo-output dist build .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo-output site dist build .pytest_cache .ruff_cache

@@ -10,7 +10,7 @@ from pathlib import Path
 import tacit
 from tacit.reproduce import REPRODUCTIONS, WORDS, Outcome, cells
 
-COLOURS = 128  # of a page's picture: a figure has few, and a small palette makes small files
+COLOURS, MOST_WIDTH = 64, 1600  # of a page's picture: few and not wide, so that files are small
 _MADE = re.compile(r"^\| made \| (?P<date>\S+), tacit (?P<version>\S+) \|$", re.MULTILINE)
 
 
@@ -84,9 +84,10 @@ def _inert(text: str) -> str:
 
 
 def _shrink(path: Path) -> None:
-    """The same picture with few colours."""
+    """The same picture, no wider than a page and with few colours."""
     from PIL import Image
 
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+        small = picture.convert("RGB")
+    small.thumbnail((MOST_WIDTH, MOST_WIDTH))
+    small.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)

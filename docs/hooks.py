@@ -1,0 +1,205 @@
+"""What `make docs` adds to mkdocs: pages from outside of docs/, commands, lists as GitHub has them, formulas as MathML.
+
+Links in the pages are those of the repository, so that they work where it is browsed. A file outside of docs/ that some
+page links to becomes a page `repository/PATH` of the site, and links are turned to it.
+"""
+
+import html
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+from markdown import Extension, Markdown
+from markdown.blockprocessors import ListIndentProcessor, OListProcessor, UListProcessor
+from markdown.preprocessors import Preprocessor
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = "repository"  # the folder of the site for files that are not under docs/
+COMMANDS = "api/commands.md"
+CHANGELOG, README = "CHANGELOG.md", "README.md"
+LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yml": "yaml", ".json": "json"}
+_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
+_ITEM = re.compile(r" {0,3}([-*+]|1\.) ")
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+
+
+# --- Pages -------------------------------------------------------------------------------------------------------
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Name all pages of the navigation, and read lists as GitHub does."""
+    config.markdown_extensions.append(NarrowLists())  # type: ignore[arg-type]  # Markdown takes names and instances
+    config.nav = _expanded(config.nav or [])
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what pages link to outside of docs/, the changelog, and the page of commands."""
+    files.append(File.generated(config, COMMANDS, content=commands()))
+    wanted, seen = [CHANGELOG], set[str]()
+    wanted += [path for file in files.documentation_pages() for path in _outside(file.src_uri, file.content_string)]
+    while wanted:
+        path = wanted.pop()
+        if path not in seen:
+            seen.add(path)
+            content = _content(path)
+            shown = InclusionLevel.UNDEFINED if path == CHANGELOG else InclusionLevel.NOT_IN_NAV
+            files.append(File.generated(config, _place(path), content=content, inclusion=shown))
+            if path.endswith(".md") and isinstance(content, str):
+                wanted += _outside(_place(path), content)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links of the repository into links of the site."""
+    del config, files
+    here = page.file.src_uri
+
+    def turn(match: re.Match[str]) -> str:
+        target, mark, anchor = match[2].partition("#")
+        path = _repository_path(here, target)
+        if path is None:
+            return match[0]
+        return f"{match[1]}{posixpath.relpath(_place(path), posixpath.dirname(here))}{mark}{anchor}{match[3]}"
+
+    parts, last = [], 0
+    for fence in _FENCE.finditer(markdown):
+        parts += [_LINK.sub(turn, markdown[last : fence.start()]), fence[0]]
+        last = fence.end()
+    return "".join([*parts, _LINK.sub(turn, markdown[last:])])
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Set formulas as MathML, which browsers draw without a script."""
+    del page, config, files
+    return _FORMULA.sub(_set, html)
+
+
+def _set(match: re.Match[str]) -> str:
+    latex = html.unescape(match[2].strip())[2:-2].strip()  # without \( \) or \[ \]
+    return latex2mathml.converter.convert(latex, display="block" if match[1] == "div" else "inline")
+
+
+def _expanded(nav: list[Any]) -> list[Any]:
+    """Entries as "folder/*.md" become one for each page of the folder but its index, called by its file."""
+    found = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            ((title, inner),) = entry.items()
+            found.append({title: _expanded(inner) if isinstance(inner, list) else inner})
+        elif entry.endswith("/*.md"):
+            pages = sorted((ROOT / "docs" / entry).parent.glob("*.md"))
+            found += [{page.stem: f"{entry[:-4]}{page.name}"} for page in pages if page.name != "index.md"]
+        else:
+            found.append(entry)
+    return found
+
+
+def _outside(here: str, text: str) -> list[str]:
+    """Files of the repository that this page links to and that are not under docs/."""
+    targets = (_repository_path(here, match[2].partition("#")[0]) for match in _LINK.finditer(_FENCE.sub("", text)))
+    return [path for path in targets if path is not None and not path.startswith("docs/")]
+
+
+def _repository_path(here: str, target: str) -> str | None:
+    """The file of the repository that a link leads to if it leaves the folder of the site; None for other links."""
+    if not target or ":" in target or target.startswith("/"):
+        return None
+    source = here.removeprefix(f"{OUTSIDE}/") if here.startswith(f"{OUTSIDE}/") else f"docs/{here}"
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if path.startswith("docs/") and source.startswith("docs/"):
+        return None
+    return path
+
+
+def _place(path: str) -> str:
+    """Where a file of the repository is in the site's sources."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if path == README:
+        return f"{OUTSIDE}/readme-page.md"  # a page called README would be the folder's index
+    return f"{OUTSIDE}/{path}.md" if Path(path).suffix in LANGUAGES else f"{OUTSIDE}/{path}"
+
+
+def _content(path: str) -> str | bytes:
+    file = ROOT / path
+    if not file.is_file() or ROOT not in file.resolve().parents:
+        raise PluginError(f"a page links to {path}, which is no file of this repository; link to a file")
+    if file.suffix in LANGUAGES:
+        title = f"# {path}\n\nA file of the repository.\n\n"
+        return f"{title}````{LANGUAGES[file.suffix]}\n{file.read_text(encoding='utf-8')}````\n"
+    return file.read_text(encoding="utf-8") if file.suffix == ".md" else file.read_bytes()
+
+
+# --- Commands ----------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """All commands with what they take, from the command line itself."""
+    import typer
+
+    from tacit.cli import app
+
+    lines = ["# Commands", "Made from the command line itself: `tacit COMMAND --help` says the same."]
+    lines += _command("tacit", typer.main.get_command(app))
+    return "\n\n".join(lines) + "\n"
+
+
+def _command(name: str, command: Any) -> list[str]:
+    if hasattr(command, "commands"):
+        inner = [_command(f"{name} {part}", found) for part, found in command.commands.items() if not found.hidden]
+        return [line for lines in inner for line in lines]
+    rows = []
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
+        is_argument = parameter.param_type_name == "argument"
+        names = parameter.name.upper() if is_argument else ", ".join(parameter.opts)
+        about = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("$", "\\$")
+        rows.append(f"| `{names}` | {'must be given' if parameter.required else ''} | {about} |")
+    table = "\n".join(["| | | |", "| --- | --- | --- |", *rows])
+    return [f"## {name}", command.help or "", *([table] if rows else [])]
+
+
+# --- Lists -------------------------------------------------------------------------------------------------------
+
+
+class NarrowLists(Extension):
+    """Lists as GitHub reads them.
+
+    What belongs to an item is indented by two spaces, where Markdown asks for four; and an item may follow a paragraph
+    without an empty line.
+    """
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        wide, md.tab_length = md.tab_length, 2
+        md.parser.blockprocessors.register(ListIndentProcessor(md.parser), "indent", 90)
+        md.parser.blockprocessors.register(OListProcessor(md.parser), "olist", 40)
+        md.parser.blockprocessors.register(UListProcessor(md.parser), "ulist", 30)
+        md.tab_length = wide
+        md.preprocessors.register(_Apart(md), "apart", 15)  # after fences and HTML were put aside
+
+
+class _Apart(Preprocessor):
+    """An empty line between a paragraph and the list that follows it."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        found: list[str] = []
+        in_words = False  # in a paragraph that is not an item's first
+        for line in lines:
+            is_item = _ITEM.match(line) is not None
+            if is_item and in_words:
+                found.append("")
+            if not line.strip() or is_item:
+                in_words = False
+            elif not found or not found[-1].strip():
+                in_words = True
+            found.append(line)
+        return found
