@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # `make test-all` compiles as users do.
 QUICK  := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-.PHONY: demo test test-all drills docs lint bench constraints clean
+.PHONY: demo test test-all drills docs pictures lint bench constraints clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -31,6 +31,10 @@ drills: $(READY)
 # Into site/, whose index.html opens without a server and without a network; a warning is an error.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Those of the documentation, taken of the real thing by the machine's own Chromium.
+pictures: $(READY)
+	$(BIN)/python -m tests.report.pictures $(ONLY)
 
 lint: $(READY)
 	$(BIN)/ruff check .
