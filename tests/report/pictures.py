@@ -4,6 +4,8 @@ Each is taken of the real thing in the machine's own Chromium, and written to do
 """
 
 import io
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import Any
 from tests.report.browsing import chromium, launched
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+DEMO = FOLDER.parents[1] / "demo-output"
 SIZES = {"": (1280, 800), "-phone": (375, 812)}
 COLOURS = 128  # of a picture, so that it is small
 MOST_BYTES = 150_000
@@ -93,12 +96,28 @@ def dashboard(browser: Any) -> None:
             server.close()
 
 
-PICTURES: dict[str, Callable[[Any], None]] = {"dashboard": dashboard}
+def report(browser: Any) -> None:
+    """The demonstration's report, as `make demo` left it: its beginning on a desktop, on a phone and on paper."""
+    found = DEMO / "report.html"
+    if not found.exists():
+        raise SystemExit(f"there is no {found}; run 'make demo' first")
+    of_address(browser, found.as_uri(), "report", most_height=1700)
+    page = browser.new_page()
+    page.goto(found.as_uri())
+    with tempfile.TemporaryDirectory() as folder:
+        page.pdf(path=f"{folder}/report.pdf", format="A4")
+        page.close()
+        draw = ("pdftoppm", "-png", "-r", "80", "-singlefile", "-f", "1", f"{folder}/report.pdf", f"{folder}/first")
+        subprocess.run(draw, check=True)
+        save((Path(folder) / "first.png").read_bytes(), "report-print")
+
+
+PICTURES: dict[str, Callable[[Any], None]] = {"dashboard": dashboard, "report": report}
 
 
 def main(names: list[str]) -> None:
-    if chromium() is None:
-        raise SystemExit("pictures need Chromium; install it")
+    if chromium() is None or shutil.which("pdftoppm") is None:
+        raise SystemExit("pictures need Chromium and pdftoppm; install them, as by: apt install chromium poppler-utils")
     with launched() as browser:
         for name in names or PICTURES:
             PICTURES[name](browser)
