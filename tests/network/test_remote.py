@@ -16,9 +16,11 @@ pytest.importorskip("nvflare")
 
 from tacit.engines.nvflare import Failed, Lost, Reply
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
-from tacit.network.coordinator import MOST_NOTE, Remote, Status, withdrawn
+from tacit.network.coordinator import MOST_NOTE, SERVED, Remote, Status, StudyController, withdrawn
 from tacit.network.station import HELLO
 from tacit.privacy.ledger import Ledger
+from tacit.report import studied
+from tacit.report.dashboard import Board
 from tacit.study import Federation, federate
 
 pytestmark = pytest.mark.xdist_group("clinics")  # one process, so that their programs are compiled once
@@ -387,6 +389,27 @@ def test_a_status_is_plain_and_says_where_each_site_is(clinics: Any) -> None:
         ("south", "here"),
     ]
     assert math.isnan(host.spent()["west"])
+
+
+def test_a_sitting_keeps_what_a_dashboard_shows(clinics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = clinics.folder / "out"
+    out.mkdir()
+    served = {"study": "", "out": str(out), "patience": 60, "longest": 60, "dashboard": True}
+    (clinics.folder / "served.json").write_text(json.dumps(served))
+    monkeypatch.setenv(SERVED, str(clinics.folder / "served.json"))
+    monkeypatch.setattr(studied, "write", lambda *_: None)  # is not what takes part here
+    post: Any = clinics.hosted(south=lambda request: Lost("it is not connected")).post
+    StudyController()._sit(clinics.study, clinics.setup(), None, Status(out, "clinics", clinics.setup()), post)
+    board = Board()
+    board.follow(out)
+    state = json.loads(board.event()[1])
+    assert (state["phase"], state["done"], state["of"]) == ("inference", ROUNDS, ROUNDS)
+    north, south, _ = state["sites"]
+    assert north["spent"] == clinics.ledger("north").spent()
+    assert (north["state"], north["budget"]) == ("here", 2.0)
+    assert (south["state"], south["reason"], south["updates"]) == ("away", "it is not connected", 0)
+    assert [row["name"] for row in state["posterior"]["rows"]] == ["age", "sex=M"]
+    assert state["seeded"], "as the clinics' own files say"
 
 
 def test_what_a_site_said_that_it_released_stays_said(clinics: Any) -> None:

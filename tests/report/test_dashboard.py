@@ -260,7 +260,7 @@ def test_the_last_word_reaches_all_pages_and_then_the_streams_end(board):
         while state["state"] == "running":
             state = stream.next()[1]
         assert (state["state"], state["words"], state["done"]) == ("finished", "Finished: report.html is in study", 0)
-        assert stream.lines() == []
+        assert stream.response.read() == b"", "it was ended, not broken off"
     with pytest.raises(OSError, match="refused"):
         ask(server)
 

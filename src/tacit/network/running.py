@@ -262,6 +262,7 @@ def _sittings(
             (out / old).unlink(missing_ok=True)
         job = nvflare.write_job(out / "flare" / "job", "study", here, CONTROLLER, EXECUTOR, agreement.to_json())
         begun = operator.submit(job)
+        say(f"{len(here)} of {len(agreement.sites)} sites take part; at first each reads its records and compiles")
         hopeless = {name for name, count in vain.items() if count >= MOST_IN_VAIN}
         ended_for = _watch(operator, process, begun, here, hopeless, out, watch)
         status = read_status(out)
