@@ -1,4 +1,4 @@
-"""What `make docs` adds to mkdocs: pages from outside of docs/, commands, lists as GitHub has them, formulas as MathML.
+"""What `make docs` adds to mkdocs: pages from outside of docs/, commands, docstrings, lists, formulas.
 
 Links in the pages are those of the repository, so that they work where it is browsed. A file outside of docs/ that some
 page links to becomes a page `repository/PATH` of the site, and links are turned to it.
@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import griffe
 import latex2mathml.converter
 from markdown import Extension, Markdown
 from markdown.blockprocessors import ListIndentProcessor, OListProcessor, UListProcessor
@@ -27,6 +28,9 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yml": "yaml", ".js
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _ITEM = re.compile(r" {0,3}([-*+]|1\.) ")
+_MENTION = re.compile(r"(?<!\]\()(?<![\[`/\w])docs/(\w+)\.md(?:, (\d+))?")
+_EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
+_PICTURE = re.compile(r'(?<!">)(<img [^>]*src="([^":]+)"[^>]*>)')
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
@@ -58,7 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links of the repository into links of the site."""
+    """Turn links of the repository into links of the site, and make links of pages that are only mentioned."""
     del config, files
     here = page.file.src_uri
 
@@ -69,17 +73,33 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match[0]
         return f"{match[1]}{posixpath.relpath(_place(path), posixpath.dirname(here))}{mark}{anchor}{match[3]}"
 
+    def change(text: str) -> str:
+        return _LINK.sub(turn, mentions(text, posixpath.dirname(here)))
+
     parts, last = [], 0
     for fence in _FENCE.finditer(markdown):
-        parts += [_LINK.sub(turn, markdown[last : fence.start()]), fence[0]]
+        parts += [change(markdown[last : fence.start()]), fence[0]]
         last = fence.end()
-    return "".join([*parts, _LINK.sub(turn, markdown[last:])])
+    return "".join([*parts, change(markdown[last:])])
+
+
+def mentions(text: str, folder: str) -> str:
+    """Pages that are named in passing, as docs/privacy.md or docs/errata.md, 5, as links from a folder of docs/."""
+
+    def link(match: re.Match[str]) -> str:
+        page, number = match[1], match[2]
+        if not (ROOT / "docs" / f"{page}.md").exists():
+            return match[0]
+        anchor = f"#erratum-{number}" if number and page == "errata" else ""
+        return f"[{match[0]}]({posixpath.relpath(f'{page}.md', folder or '.')}{anchor})"
+
+    return _MENTION.sub(link, text)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Set formulas as MathML, which browsers draw without a script."""
+    """Set formulas as MathML, which browsers draw without a script; a picture leads to itself in full size."""
     del page, config, files
-    return _FORMULA.sub(_set, html)
+    return _PICTURE.sub(r'<a href="\2">\1</a>', _FORMULA.sub(_set, html))
 
 
 def _set(match: re.Match[str]) -> str:
@@ -164,8 +184,24 @@ def _command(name: str, command: Any) -> list[str]:
         names = parameter.name.upper() if is_argument else ", ".join(parameter.opts)
         about = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("$", "\\$")
         rows.append(f"| `{names}` | {'must be given' if parameter.required else ''} | {about} |")
-    table = "\n".join(["| | | |", "| --- | --- | --- |", *rows])
+    table = "\n".join(["| | | what |", "| --- | --- | --- |", *rows])
     return [f"## {name}", command.help or "", *([table] if rows else [])]
+
+
+# --- Docstrings --------------------------------------------------------------------------------------------------
+
+
+class Docstrings(griffe.Extension):
+    """Docstrings are Markdown but for their examples."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = as_markdown(obj.docstring.value)
+
+
+def as_markdown(text: str) -> str:
+    """Examples (`>>>`) in fences, and pages that are mentioned as links from docs/api/."""
+    return mentions(_EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", text), "api")
 
 
 # --- Lists -------------------------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ def index(folder: Path) -> str:
             if found.source == source:
                 match, title = made[name], _inert(found.title)
                 when = f"{match['date']}, {match['version']}" if match else "no page"
-                rows.append((f"[{title}]({name}.md)" if match else title, f"`tacit reproduce {name}`", when))
-        sections.append(f"## {source}\n\n{_table(('what', 'command', 'page made, version'), rows)}\n")
+                rows.append((f"`tacit reproduce {name}`", f"[{title}]({name}.md)" if match else title, when))
+        sections.append(f"## {source}\n\n{_table(('command', 'what', 'page made, version'), rows)}\n")
     return (
         "# Results\n\n"
         "Published figures, run again: ours beside theirs. Each page was written by the command beside it with\n"
