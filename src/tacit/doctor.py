@@ -167,9 +167,8 @@ def private_step() -> Finding:
     from tacit.privacy.released import price
     from tacit.solvers import NaturalVI, Target
 
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
-    y = (rng.uniform(size=RECORDS) < 1 / (1 + np.exp(-x[:, 0]))).astype(np.float32)
+    waves = np.sin(np.outer(np.arange(RECORDS), np.sqrt(np.arange(2, FEATURES + 3))))  # made up, and not at random
+    x, y = waves[:, 1:].astype(np.float32), (waves[:, 0] > 0.5 * waves[:, 1]).astype(np.float32)
     model = LogisticRegression(DiagonalGaussian.standard(FEATURES, 1.0))
     target = Target(model.prior, model.prior.full(), model)
     access = Access.of((x, y), SubsampledGaussian(2.0, 5.0))
