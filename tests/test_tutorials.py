@@ -2,18 +2,19 @@
 
 A page is run as a reader would, from top to bottom in an empty folder:
 
-| block                                        | what becomes of it                                                     |
-|----------------------------------------------|------------------------------------------------------------------------|
-| any whose first line is `# file: NAME`       | it is written to that file                                             |
-| sh                                           | bash runs it; all of a page are one session, and a failure ends it     |
-| python                                       | a Python of its own runs it, warnings as errors                        |
-| text                                         | it must be what the block before it printed                            |
+| block                                  | what becomes of it                                                        |
+|----------------------------------------|---------------------------------------------------------------------------|
+| any whose first line is `# file: NAME` | it is written to that file                                                |
+| sh                                     | bash runs it; all of a page are one session, and a failure ends it        |
+| python                                 | a Python of its own runs it, warnings as errors                           |
+| text                                   | it must be what the block before it printed                               |
 
 In a text block `…` stands for anything within a line, and alone on a line for any lines. Whole numbers must be equal;
 others may differ by rounding, since machines add in different orders.
 """
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -125,6 +126,7 @@ def follow(page: str, folder: Path, timeout: float = 300.0) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
         code = process.poll()
+    process.wait()
     parts = re.split(rf"^{mark}\d+\n", log.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     for block, part, following in zip(blocks, parts, [*parts[1:], None], strict=False):
         if following is None:
@@ -206,3 +208,214 @@ def near(promised: str, printed: str) -> bool:
     assert digits is not None
     last = 10.0 ** (int(digits[2] or 0) - len(digits[1] or ""))
     return abs(float(promised) - float(printed)) <= max(2.5 * last, 0.01 * abs(float(promised)))
+
+
+# --- Pages and notebooks, run ------------------------------------------------------------------------------------
+
+
+def test_one_table(tmp_path: Path):
+    follow_page(ONE_TABLE, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_sites(tmp_path: Path):
+    follow_page(MANY_SITES, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_three_sites_over_the_network(tmp_path: Path):
+    pytest.importorskip("nvflare")
+    follow_page(NETWORK, tmp_path)
+
+
+def follow_page(path: Path, folder: Path) -> None:
+    """A page in an empty folder, for as long as a busy machine may need."""
+    (folder / "page").mkdir()
+    follow(path.read_text(encoding="utf-8"), folder / "page", timeout=1500)
+
+
+SKELETONS = ["a model", "a solver", pytest.param("an engine", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("what", SKELETONS)
+def test_each_skeleton_of_the_guide_runs(what: str, capsys: pytest.CaptureFixture[str]):
+    """In this process, as strict about types as all tests are: what it makes may become a part of tacit."""
+    page = EXTEND.read_text(encoding="utf-8")
+    title = f"## {what.capitalize()}\n"
+    start = page.index(title)
+    section = page[start : page.find("\n## ", start)] + "\n"
+    (block,) = blocks_of(section)
+    exec(compile(block.text, f"docs/extend.md, {what}", "exec"), {"__name__": "page"})
+    assert difference(block.printed or "", capsys.readouterr().out) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_warns_of_nothing(path: Path, tmp_path: Path):
+    run_notebook(path, tmp_path)
+
+
+def run_notebook(path: Path, folder: Path) -> None:
+    """Run a notebook in a kernel of its own; an error, or a word on its standard error, is an AssertionError."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+    from traitlets.config import Config
+
+    notebook = nbformat.read(path, as_version=4)
+    # Not by TCP: whatever looks at the machine's ports would end up in the notebook.
+    config = Config({"KernelManager": {"transport": "ipc", "ip": str(folder / "kernel")}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Jupyter, about itself
+        try:
+            where = {"metadata": {"path": str(folder)}}
+            NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where, config=config).execute()
+        except CellExecutionError as error:
+            raise AssertionError(f"{path.name}: {error}") from None
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type == "stream", f"{path.name}: {output.output_type} in\n{cell.source}"
+            assert output.name == "stdout", f"{path.name} says on standard error: {output.text}"
+
+
+# --- What can be seen without running it -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_pages_blocks_can_be_read_and_its_files_are_named(path: Path):
+    for block in blocks_of(path.read_text(encoding="utf-8")):
+        if block.language == "python":
+            compile(block.text, f"{path.name}:{block.line}", "exec")
+        elif block.language == "toml":
+            tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_command_of_a_page_exists_with_its_options(path: Path):
+    """Also those within sentences, which are not run."""
+    page = path.read_text(encoding="utf-8")
+    shell = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language == "sh"]
+    commands = [line for text in shell for line in re.findall(r"(?m)^\s*(tacit .*)$", text)]
+    commands += re.findall(r"`(tacit [^`]*)`", page)
+    assert commands or path == EXTEND
+    for command in commands:
+        words = shlex.split(re.split(r"[>|&]", command)[0], comments=True)[1:]
+        named = [word for word in words[:2] if re.fullmatch("[a-z]+", word)]
+        told = next((found for names in (named, named[:1]) if (found := help_of(tuple(names)))), "")
+        assert told, f"{path.name}: {command}"
+        for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
+            assert option in told, f"{path.name}: {command} has no {option}"
+
+
+@functools.cache
+def help_of(names: tuple[str, ...]) -> str:
+    """The help of a command; nothing if there is none of this name."""
+    done = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return done.output if done.exit_code == 0 else ""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_of_a_page_lead_somewhere(path: Path):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_small(path: Path):
+    assert path.stat().st_size < 30_000
+
+
+# --- A runner that lets nothing pass -----------------------------------------------------------------------------
+
+SOUND = """
+```python
+# file: deep/make.py
+from pathlib import Path
+
+Path("made.txt").write_text("3 sites, 0.1234\\n")
+print("made")
+```
+
+```sh
+python deep/make.py
+ls *.txt
+false || echo "exit code $?"
+sleep 60 &
+```
+
+```text
+made
+…
+exit code 1
+```
+
+```toml
+# file: study.toml
+rounds = 5
+```
+
+```python
+import tomllib
+from pathlib import Path
+
+print(tomllib.loads(Path("study.toml").read_text())["rounds"], "rounds")
+```
+
+```sh
+kill %1
+cat made.txt
+```
+
+```text
+3 sites, 0.1236
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("sound", "broken", "words"),
+    [
+        ("python deep/make.py", "python deep/make.py; exit 3", "line 10 ended with exit code 3"),
+        ('print("made")', 'raise ValueError("planted")', "line 10 ended with exit code 1"),
+        ("ls *.txt", "ls lacking.txt", "line 10 ended with exit code 2"),
+        ("made\n…", "made\nreport.html\n…", "line 10 printed something else"),
+        ("exit code 1\n```", "exit code 1\nmore\n```", "line 10 printed something else"),
+        ("3 sites, 0.1236", "4 sites, 0.1236", "printed something else"),
+        ("3 sites, 0.1236", "3 sites, 0.1336", "printed something else"),
+        ("3 sites, 0.1236", "3 clinics, 0.1236", "printed something else"),
+        ("3 sites, 0.1236", "…, 0.1236 more", "printed something else"),
+        ("kill %1", "sleep 60", "took longer than 3 s"),
+        ("import tomllib", "import warnings\nimport tomllib\nwarnings.warn('planted')", "ended with exit code 1"),
+    ],
+)
+def test_a_page_that_does_not_do_what_it_says_is_reported(tmp_path: Path, sound: str, broken: str, words: str):
+    assert SOUND.count(sound) >= 1
+    page = broken.join(SOUND.rsplit(sound, 1))
+    (tmp_path / "page").mkdir()
+    with pytest.raises(AssertionError, match=words):
+        follow(page, tmp_path / "page", timeout=3 if "longer" in words else 60)
+
+
+def test_a_sound_page_is_not_reported_and_leaves_no_process(tmp_path: Path):
+    (tmp_path / "page").mkdir()
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    follow(SOUND, tmp_path / "page", timeout=60)
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+@pytest.mark.parametrize("page", ["```ini\na = 1\n```\n", "```toml\na = 1\n```\n", "```text\nsaid\n```\n"])
+def test_a_block_that_would_not_be_run_is_reported(page: str):
+    with pytest.raises(AssertionError, match="line 1: "):
+        blocks_of(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["1 / 0", "import warnings; warnings.warn('planted')", "3"])
+def test_a_notebook_that_fails_warns_or_shows_what_it_did_not_print_is_reported(tmp_path: Path, source: str):
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    nbformat.write(new_notebook(cells=[new_code_cell(source)]), tmp_path / "planted.ipynb")
+    with pytest.raises(AssertionError, match=r"planted\.ipynb"):
+        run_notebook(tmp_path / "planted.ipynb", tmp_path)
