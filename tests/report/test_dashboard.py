@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -309,10 +310,12 @@ def test_numbers_that_are_not_known_or_not_finite_are_left_open(board):
     strange = posterior()
     strange.blocks["coefficients"].mean[3] = np.nan
     board.about("study", {"a": float("inf")})
-    board.see(sight(1, site("a", spent=None), posterior=strange))
+    history = [{"round": 1, "accuracy": np.nan}, {"round": 2, "accuracy": 0.5, "log_likelihood": -np.inf}]
+    board.see(sight(1, site("a", spent=None), posterior=strange, history=history))
     state = json.loads(board.event()[1], parse_constant=lambda name: pytest.fail(name))
     assert state["sites"][0] | {"spent": None, "budget": None} == state["sites"][0]
     assert "column-2" not in [row["name"] for row in state["posterior"]["rows"]]
+    assert state["history"] == [{"round": 2, "accuracy": 0.5}]
 
 
 def test_a_budget_is_that_of_the_sites_own_ledger(board):
@@ -354,11 +357,12 @@ def test_an_error_that_may_be_about_records_is_for_the_terminal_alone(capfd, mon
     assert re.fullmatch(r"tacit: watch it at http://127\.0\.0\.1:\d+/[\w-]{32}/\n", capfd.readouterr().err)
 
 
-def test_a_command_that_is_stopped_says_how_it_goes_on():
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), typer.Exit(130)], ids=repr)
+def test_a_command_that_is_stopped_says_how_it_goes_on(stop):
     boards = []
-    with pytest.raises(KeyboardInterrupt), dashboard.showing(True) as board:  # noqa: PT012
+    with pytest.raises(type(stop)), dashboard.showing(True) as board:  # noqa: PT012
         boards.append(board)
-        raise KeyboardInterrupt
+        raise stop
     assert json.loads(boards[0].event()[1])["words"] == "Stopped. The same command goes on from here."
 
 

@@ -85,13 +85,16 @@ def serve(
         from tacit.config import read_study
         from tacit.network import running
 
-        found = read_study(study)
-        board.about(dashboard.title(found.plan.name, found.settings.model, found.settings.target, len(found.names())))
+        if is_watched:
+            found = read_study(study)
+            given = found.settings
+            board.about(dashboard.title(found.plan.name, given.model, given.target, len(found.names())))
 
         def say(words: str) -> None:
             watch.say(words)
-            board.follow(out)
-            board.say(words)
+            if is_watched:
+                board.follow(out)
+                board.say(words)
             if not watch.is_shown:
                 typer.echo(f"tacit: {words}", err=True)
 
@@ -101,7 +104,8 @@ def serve(
             spent = {name: site["spent"] or 0.0 for name, site in sites.items()}
             if status.get("phase") in PHASES:
                 watch.step(status["phase"], status["done"], status["of"], spent)
-            board.follow(out)
+            if is_watched:
+                board.follow(out)
 
         waits: dict[str, Any] = {"patience": patience, "longest": longest, "at_least": at_least}
         try:

@@ -95,8 +95,11 @@ def _moving(posterior: "Posterior") -> dict[str, Any]:
 
 def _curve(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Scores against rounds, of many rounds some."""
-    parts = ("round", "communications", *SCORES)
-    rows = [{part: row[part] for part in parts if part in row} for row in history if any(s in row for s in SCORES)]
+    found = (
+        {part: row[part] for part in ("round", "communications", *SCORES) if math.isfinite(row.get(part, math.nan))}
+        for row in history
+    )
+    rows = [row for row in found if any(score in row for score in SCORES)]
     step = -(-len(rows) // MOST_POINTS) or 1
     return rows[::-1][::step][::-1]  # the newest is one of them
 
