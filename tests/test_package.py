@@ -45,6 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_its_types_and_its_license_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "tacit/py.typed" in names
+    assert {f"tacit/report/{page}.html" for page in ("dashboard", "page")} <= set(names)
     assert any(re.fullmatch(r"tacit-[^/]+\.dist-info/licenses/LICENSE", name) for name in names)
     source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "tacit").rglob("*.py")}
     assert source <= set(names)
