@@ -291,7 +291,7 @@ def test_the_reference_has_every_public_name() -> None:
     overview = text_of(DOCS / "api/index.md")
     assert {name for name in tacit.__all__ if f"`tacit.{name}`" not in overview} == {"__version__"}
     documented = "\n".join(text_of(path) for path in (DOCS / "api").glob("*.md"))
-    for folder in ("families", "models", "solvers", "privacy", "data", "federated"):
+    for folder in ("families", "models", "solvers", "privacy", "data"):
         for path in (ROOT / "src/tacit" / folder).glob("[a-z]*.py"):
             assert f"::: tacit.{folder}.{path.stem}\n" in documented, path
 
