@@ -5,7 +5,6 @@ import json
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -146,14 +145,9 @@ def on_terminal(
     env = {name: value for name, value in os.environ.items() if name not in names}
     env |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environment}
 
-    def take_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
-
-    shell = [sys.executable, "-c", BEHIND, *command] if behind else command
+    shell = [sys.executable, "-c", TAKE, *([sys.executable, "-c", BEHIND] if behind else []), *command]
     process = subprocess.Popen(
-        shell, stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=env, cwd=ROOT, preexec_fn=take_terminal
+        shell, stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=env, cwd=ROOT, start_new_session=True
     )
     os.close(slave)
     seen, pressed, end = b"", False, time.monotonic() + limit
@@ -179,6 +173,14 @@ def on_terminal(
     return code, out, seen
 
 
+# A process of its own takes the terminal, not a fork of this one, in which JAX has threads. Whoever runs the tests
+# may ignore interrupts.
+TAKE = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 BEHIND = """
 import subprocess, sys
 sys.exit(subprocess.run(sys.argv[1:], process_group=0).returncode)
