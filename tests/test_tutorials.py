@@ -291,21 +291,41 @@ def test_a_pages_blocks_can_be_read_and_its_files_are_named(path: Path):
             tomllib.loads(block.text)
 
 
+def commands_of(page: str) -> list[str]:
+    """All commands of a page, also those within sentences, which are not run."""
+    shell = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language == "sh"]
+    return [line for text in shell for line in re.findall(r"(?m)^\s*(tacit .*)$", text)] + re.findall(
+        r"`(tacit [^`]*)`", page
+    )
+
+
+def unknown(command: str) -> list[str]:
+    """What of a command does not exist: the command itself, or options."""
+    words = shlex.split(re.split(r"[>|&]", command)[0], comments=True)[1:]
+    named = [word for word in words[:2] if re.fullmatch("[a-z]+", word)]
+    told = help_of(tuple(named[:1]))
+    if "COMMAND [ARGS]" in told:  # a group
+        told = help_of(tuple(named))
+    if not told:
+        return [" ".join(named)]
+    return [option for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)) if option not in told]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_command_of_a_page_exists_with_its_options(path: Path):
-    """Also those within sentences, which are not run."""
-    page = path.read_text(encoding="utf-8")
-    shell = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language == "sh"]
-    commands = [line for text in shell for line in re.findall(r"(?m)^\s*(tacit .*)$", text)]
-    commands += re.findall(r"`(tacit [^`]*)`", page)
+    commands = commands_of(path.read_text(encoding="utf-8"))
     assert commands or path == EXTEND
-    for command in commands:
-        words = shlex.split(re.split(r"[>|&]", command)[0], comments=True)[1:]
-        named = [word for word in words[:2] if re.fullmatch("[a-z]+", word)]
-        told = next((found for names in (named, named[:1]) if (found := help_of(tuple(names)))), "")
-        assert told, f"{path.name}: {command}"
-        for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
-            assert option in told, f"{path.name}: {command} has no {option}"
+    assert {command: unknown(command) for command in commands if unknown(command)} == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "lacking"),
+    [("tacit fits a.csv", "fits"), ("tacit fit a.csv --epsilom 1", "--epsilom"), ("tacit network leave x", "leave")],
+)
+def test_a_command_or_option_that_does_not_exist_is_reported(command: str, lacking: str):
+    page = f"Say `{command}`.\n\n```sh\n{command} --out x > log &\n```\n"
+    assert len(commands_of(page)) == 2
+    assert all(lacking in " ".join(unknown(found)) for found in commands_of(page))
 
 
 @functools.cache
