@@ -444,7 +444,7 @@ def simulate(
     Stopped or killed, the same command goes on from where it was; what was spent stays in the sites' ledgers, in --out.
     A study that is finished prints its result again and spends nothing.
     """
-    from tacit.report import dashboard, studied
+    from tacit.report import dashboard, findings, studied
     from tacit.report.progress import watching
 
     with dashboard.showing(is_watched, dashboard_port) as board, watching() as watch:
@@ -473,7 +473,7 @@ def simulate(
         watch.budgets = {party.name: party.epsilon for party in charged}
         watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}
         given = found.settings
-        title = dashboard.title(found.plan.name, given.model, given.target, len(members))
+        title = findings.title(found.plan.name, given.model, given.target, len(members))
         board.about(title, watch.budgets, seeded=insecure_seed is not None)
         say("Planning and compiling: some seconds")
         found.claim(out)

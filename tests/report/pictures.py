@@ -62,7 +62,7 @@ def dashboard(browser: Any) -> None:
     from tacit.privacy import accounting
     from tacit.privacy.events import Gaussian
     from tacit.privacy.ledger import Ledger
-    from tacit.report import dashboard
+    from tacit.report import dashboard, findings
     from tacit.study import Sight, federate
 
     board = dashboard.Board()
@@ -76,7 +76,7 @@ def dashboard(browser: Any) -> None:
         noise = accounting.calibrate(EARLIER, poor.delta).noise_multiplier
         ledger.charge(Gaussian(noise), study="an earlier one", round=0)
         members[3] = replace(poor, ledger=Path(folder) / "ledger.sqlite")
-        board.about(dashboard.title("demo", "logistic", "income above 50,000 dollars", len(members)))
+        board.about(findings.title("demo", "logistic", "income above 50,000 dollars", len(members)))
 
         class Enough(Exception):
             pass

@@ -77,7 +77,7 @@ def serve(
 
     Stopped or killed, the same command goes on from where it was; sites answer what they answered already.
     """
-    from tacit.report import dashboard, studied
+    from tacit.report import dashboard, findings, studied
     from tacit.report.progress import PHASES, watching
 
     _need_flare()
@@ -88,7 +88,7 @@ def serve(
         if is_watched:
             found = read_study(study)
             given = found.settings
-            board.about(dashboard.title(found.plan.name, given.model, given.target, len(found.names())))
+            board.about(findings.title(found.plan.name, given.model, given.target, len(found.names())))
 
         def say(words: str) -> None:
             watch.say(words)

@@ -72,12 +72,6 @@ def plain(sight: "Sight") -> dict[str, Any]:
     }
 
 
-def title(name: str, model: str, target: str | None, sites: int) -> str:
-    """What a study is about, in one line."""
-    of = f" of {target}" if target else ""
-    return f"{name}: a {model} regression{of} at {sites} site{'s' * (sites != 1)}"
-
-
 def _moving(posterior: "Posterior") -> dict[str, Any]:
     """The coefficients clearest from 0, in the order of the columns."""
     rows = [row for row in forest.effects(posterior, LEVEL) if math.isfinite(row.high - row.low)]

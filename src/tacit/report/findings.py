@@ -122,3 +122,9 @@ def shown(found: Mapping[str, Any], listed: Mapping[str, Any] | None = None) -> 
             value = shown(value, entry)
         kept[name] = value
     return kept
+
+
+def title(name: str, model: str, target: str | None, sites: int) -> str:
+    """What a study is about, in one line."""
+    of = f" of {target}" if target else ""
+    return f"{name}: a {model} regression{of} at {sites} site{'s' * (sites != 1)}"

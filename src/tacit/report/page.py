@@ -127,9 +127,7 @@ def _content(found: Findings) -> dict[str, Any]:
 def title(result: Mapping[str, Any]) -> str:
     """What was done, in a line."""
     if "sites" in result:
-        of = f" of {result['target']}" if result["target"] else ""
-        count = result["members"]
-        return f"{result['name']}: a {result['model']} regression{of} at {count} site{'s' * (count != 1)}"
+        return findings.title(*(result[part] for part in ("name", "model", "target", "members")))
     unit = "persons" if "persons" in result else "records"
     return f"A {result['model']} regression of {result['target']} on {result[unit]:,} {unit}"
 
