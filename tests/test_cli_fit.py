@@ -19,7 +19,7 @@ import tacit
 from tacit.cli import main
 from tacit.data.tables import Facts, Table, encode, read_frame
 from tacit.posterior import Posterior
-from tacit.report import forest
+from tacit.report import forest, style
 
 RECORDS = 300
 FEATURES = "age,bmi,smoker,region"
@@ -422,7 +422,7 @@ def test_effects_leave_out_intercepts_and_scale_numbers() -> None:
 def test_a_forest_grows_with_its_coefficients_up_to_a_limit(tmp_path: Path, count: int) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "forest.png"
-    assert forest.draw(made_up(count), path)
+    style.save(forest.axes_of(made_up(count)), path)
     width, height = (int.from_bytes(path.read_bytes()[at : at + 4]) for at in (16, 20))
     drawn = min(count, forest.MOST_ROWS)
     assert height == pytest.approx(150 * (1.3 + 0.19 * drawn), abs=2)

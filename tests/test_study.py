@@ -40,6 +40,13 @@ def public(count: int = 3) -> list[Member]:
 # --- Without records ---------------------------------------------------------------------------------------------
 
 
+def test_who_is_asked_when_does_not_depend_on_how_many_records_a_site_has() -> None:
+    """Who answered when is published, and of a seeded schedule the sizes behind it could be found by trying."""
+    plan = Plan("logistic", rounds=8, schedule="asynchronous")
+    few = [replace(member, table=table(size)) for member, size in zip(members(), (PLACES, 11, 5), strict=True)]
+    assert Setup(plan, few).steps() == Setup(plan, members()).steps()
+
+
 @pytest.mark.parametrize(
     "plan",
     [PLAN, Plan("logistic", rounds=2, method="vi"), Plan("logistic", rounds=2, unit="site", noise="per-site")],

@@ -28,7 +28,7 @@ import math
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -414,9 +414,11 @@ class Setup:
     # --- Phases ---------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
-        """The schedule. Where sites are asynchronous, the larger ones are slower."""
-        sizes = self.capacities if self.has_places else [len(party.table.target) for party in self.parties]
-        return self.plan.steps_of(sizes)
+        """The schedule. Where sites are asynchronous, those with more places are slower.
+
+        By the public places, and never by the records: who answered when is published.
+        """
+        return self.plan.steps_of(self.capacities)
 
     def messages(self, answers: int) -> int:
         """How many messages of sites so many answers of parties are, in expectation where sites are sampled."""
@@ -832,7 +834,7 @@ class _Conduct:
                 "round": done,
                 "communications": setup.messages(now.communications),
                 "factor_gap": _gap(algorithm, state),
-                "spent": self.history.changes({name: _finite(spent) for name, spent in self.host.spent().items()}),
+                **self._told(done),
             }
             if self.test is not None or self.look is not None:
                 self.posterior = setup.posterior(algorithm.posterior(state), scaling)
@@ -873,7 +875,19 @@ class _Conduct:
         tested = None if self.test is None else scores(posterior, self.test) | judged(posterior, self.test)
         messages = setup.messages(done.communications)
         texts = {name: statement.text() for name, statement in statements.items()}
-        return Federation(posterior, rows, self.history.rows, messages, tested, released, texts, len(setup.members))
+        count = len(setup.members)
+        return Federation(posterior, rows, self.history.rows, messages, tested, released, texts, count, self.name)
+
+    def _told(self, done: int) -> dict[str, Any]:
+        """What has changed at the parties by a round: how often they answered, and what ε they spent.
+
+        Of those elsewhere not the latter: their ledgers count other studies too, and are told to the coordinator alone.
+        """
+        told: dict[str, Any] = {"updates": self.history.changes("updates", done, self.host.updates())}
+        if not self.host.is_remote:
+            spent = {name: _finite(spent) for name, spent in self.host.spent().items()}
+            told["spent"] = self.history.changes("spent", done, spent)
+        return told
 
 
 class LocalHost:
@@ -955,8 +969,7 @@ class LocalHost:
     def statements(self) -> dict[str, Statement]:
         """What each site is promised: the events of its ledger."""
         found, setup = {}, self.setup
-        timing = ("How often a site answers follows from its number of records, which is then public.",)
-        timing = ("How often a site answers follows from its number of places.",) if setup.has_places else timing
+        timing = ("How often a site answers follows from its number of places.",)
         paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
         for member, ledger, capacity in zip(setup.parties, self.ledgers, setup.capacities, strict=True):
             entries = () if ledger is None else ledger.entries()
@@ -1013,12 +1026,13 @@ class _History:
         self.path = path
         self.rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
-    def changes(self, spent: dict[str, float | None]) -> dict[str, float | None]:
-        """Who has spent more than the rows say, and how much in all."""
-        known: dict[str, float | None] = {}
+    def changes(self, what: str, done: int, now: Mapping[str, float | None]) -> dict[str, float]:
+        """Of each party's number those that are not what the rows of earlier rounds say."""
+        known: dict[str, float] = {}
         for row in self.rows:
-            known |= row.get("spent", {})
-        return {name: now for name, now in spent.items() if now is not None and now != known.get(name)}
+            if row["round"] < done:
+                known |= row.get(what, {})
+        return {name: value for name, value in now.items() if value and value != known.get(name)}
 
     def add(self, row: dict[str, Any]) -> None:
         self.rows = [old for old in self.rows if old["round"] < row["round"]] + [row]

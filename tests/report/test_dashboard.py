@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 import sys
 import time
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -357,7 +360,7 @@ def test_an_error_that_may_be_about_records_is_for_the_terminal_alone(capfd, mon
     assert re.fullmatch(r"tacit: watch it at http://127\.0\.0\.1:\d+/[\w-]{32}/\n", capfd.readouterr().err)
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), typer.Exit(130)], ids=repr)
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), typer.Exit(130), SystemExit(130)], ids=repr)
 def test_a_command_that_is_stopped_says_how_it_goes_on(stop):
     boards = []
     with pytest.raises(type(stop)), dashboard.showing(True) as board:  # noqa: PT012
@@ -381,10 +384,51 @@ def test_a_browser_is_opened_only_for_a_person_at_this_desktop(monkeypatch):
     with dashboard.showing(True):
         pass
     assert len(opened) == 1
+    assert opened[0].startswith("file:///"), "what a command is given, all users of the machine can see"
+    assert not Path(url2pathname(urlsplit(opened[0]).path)).exists(), "no browser was there to read it"
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 5 192.0.2.2 22")
     with dashboard.showing(True):
         pass
     assert len(opened) == 1
+
+
+def test_a_browser_is_led_to_the_address_by_a_file_that_only_its_user_can_read(monkeypatch):
+    seen = []
+
+    def read(address: str) -> bool:
+        path = Path(url2pathname(urlsplit(address).path))
+        seen.extend([path, path.read_text(), path.parent.stat().st_mode & 0o077])
+        return True
+
+    monkeypatch.setattr(dashboard.webbrowser, "open", read)
+    folder = dashboard._opened("http://127.0.0.1:1/token/")
+    assert folder is not None
+    assert 'content="0;url=http://127.0.0.1:1/token/"' in seen[1]
+    assert seen[2] == 0
+    shutil.rmtree(folder)
+
+
+def test_whoever_only_connects_cannot_use_up_the_files_of_a_study(monkeypatch):
+    """Without the token: more connections than are let in are closed, and those that ask for nothing before long."""
+    monkeypatch.setattr(dashboard, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(dashboard, "FIRST_REQUEST", 0.5)
+    server = Server(Board())
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(12)]
+    try:
+        for one in idle:
+            one.settimeout(10)
+        ended = 0
+        for one in idle:
+            try:
+                ended += one.recv(1) == b""
+            except ConnectionResetError:
+                ended += 1
+        assert ended == 12
+        assert ask(server).status == 200
+    finally:
+        for one in idle:
+            one.close()
+        server.close()
 
 
 def test_without_being_asked_for_nothing_is_served(capfd, monkeypatch):

@@ -5,6 +5,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Heard(LocalHost):
         super().__init__(setup, folder, insecure_seed=SEED)
         self.answers: dict[str, list[tuple[int, Answer]]] = {}
         self.told: list[dict[str, float]] = []
+        self.counts: list[dict[str, int]] = []
 
     def open(self, phase: str, study: str, scaling: Any) -> Any:
         courier, heard = super().open(phase, study, scaling), self.answers.setdefault(phase, [])
@@ -49,6 +51,10 @@ class Heard(LocalHost):
         self.told.append(super().spent())
         return self.told[-1]
 
+    def updates(self) -> dict[str, int]:
+        self.counts.append(super().updates())
+        return self.counts[-1]
+
 
 class Told:
     """A host without sites: it says again what was heard."""
@@ -56,7 +62,7 @@ class Told:
     is_remote, forgives = False, False
 
     def __init__(self, heard: Heard) -> None:
-        self.heard, self.told = heard, iter(heard.told)
+        self.heard, self.told, self.counts = heard, iter(heard.told), iter(heard.counts)
 
     def last_rounds(self, phase: str) -> dict[int, int]:
         return {}
@@ -77,7 +83,7 @@ class Told:
         return next(self.told)
 
     def updates(self) -> dict[str, int]:
-        return self.heard.updates()
+        return next(self.counts)
 
     def statements(self) -> Any:
         return self.heard.statements()
@@ -158,7 +164,11 @@ def test_what_is_not_listed_cannot_be_reached(done: Path) -> None:
     whole = ("released", "environment", "calibration")  # listed as they are: all in them is
     dirty = {name: value if name in whole else planted(value) for name, value in result.items()}
     dirty["scores"]["calibration"] = result["scores"]["calibration"]
-    dirty["history"] = [row | {"spent": result["history"][j]["spent"]} for j, row in enumerate(dirty["history"])]
+    names = ("spent", "updates")  # of each site
+    dirty["history"] = [
+        row | {name: clean[name] for name in names}
+        for row, clean in zip(dirty["history"], result["history"], strict=True)
+    ]
     assert SECRET in json.dumps(dirty)
     assert shown(dirty | {SECRET: SECRET}) == shown(result)
     assert SECRET not in page.render(findings.of(dirty | {SECRET: SECRET}, done))
@@ -173,6 +183,11 @@ def paths(value: Any, listed: Any, prefix: str = "") -> Iterator[str]:
                 yield prefix + name
             elif isinstance(listed[name], dict):
                 yield from paths(inner, listed[name], f"{prefix}{name}.")
+
+
+def test_a_plan_holds_settings_alone(done: Path) -> None:
+    plan = json.loads((done / "posterior.json").read_text())["plan"]
+    assert set(plan) == {field.name for field in fields(PLAN)} | {"numbers"}
 
 
 def test_every_entry_of_a_result_is_listed_or_left_out(done: Path) -> None:
@@ -199,24 +214,90 @@ def test_it_says_the_question_the_promise_the_sites_and_how_to_do_it_again(done:
         'aria-label="ε rises to',
         json.loads((done / "result.json").read_text())["study"],
     ):
+        assert words, "an empty one is in every page"
         assert words in text, words
 
 
-REDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "a seed": (lambda result: result.update(randomness="seeded"), "Noise was SEEDED"),
-    "no privacy": (lambda result: result.update(epsilon=None), "NOT differentially private"),
+def changed(done: Path, folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> str:
+    """The page of the study if its result and the statements of its sites were others."""
+    result, plain = (json.loads((done / f"{name}.json").read_text()) for name in ("result", "posterior"))
+    change(result, plain["statement"]["sites"])
+    (folder / "posterior.json").write_text(json.dumps(plain))
+    return unescape(page.render(findings.of(result, folder)))
+
+
+def without_privacy(result: dict[str, Any], sites: dict[str, Any]) -> None:
+    result.update(epsilon=None)
+    for row, site in zip(result["sites"], sites.values(), strict=True):
+        row.update(spent=None, budget=None)
+        site.update(private=False, epsilon=None)
+
+
+REDS: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], None], str]] = {
+    "a seed": (lambda result, sites: result.update(randomness="seeded"), "Noise was SEEDED"),
+    "no privacy": (without_privacy, "NOT differentially private"),
 }
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("change", [None, *REDS])
-def test_what_must_not_be_missed_is_red(done: Path, change: str | None) -> None:
-    result = json.loads((done / "result.json").read_text()) | {"randomness": "secure"}
-    if change is not None:
-        REDS[change][0](result)
-    reds = re.findall(r'<p class="red">(.*?)</p>', unescape(page.render(findings.of(result, done))))
-    assert len(reds) == (change is not None)
-    assert change is None or reds[0].startswith(REDS[change][1])
+@pytest.mark.parametrize("which", [None, *REDS])
+def test_what_must_not_be_missed_is_red(done: Path, tmp_path: Path, which: str | None) -> None:
+    def change(result: dict[str, Any], sites: dict[str, Any]) -> None:
+        result.update(randomness="secure")
+        if which is not None:
+            REDS[which][0](result, sites)
+
+    text = changed(done, tmp_path, change)
+    reds = re.findall(r'<p class="red">(.*?)</p>', text)
+    assert len(reds) == (which is not None)
+    assert which is None or reds[0].startswith(REDS[which][1])
+    for words in (
+        "it is charged in the site's ledger",
+        "secure source",
+        "An attacker who knows",
+        "is what the promise",
+    ):
+        assert (words in text) == (which != "no privacy" and (which is None or words != "secure source"))
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_an_attack_is_one_on_the_site_where_it_reaches_most(done: Path, tmp_path: Path) -> None:
+    """A site with a smaller ε at a larger δ can be the easier one to attack."""
+
+    def change(result: dict[str, Any], sites: dict[str, Any]) -> None:
+        sites["site-1"]["epsilon"] = 0.5 * sites["site-0"]["epsilon"]
+        for row in sites["site-1"]["true_positive_rates"]:
+            row["at_most"] = 0.987
+        for row in sites["site-1"]["epsilons"]:
+            row["epsilon"] = 7.0
+
+    assert "<td>98.7 %</td>" in changed(done, tmp_path, change)
+    found = findings.read(done)
+    plain = findings.Findings(found.result, replace(found.posterior, statement=_statement(tmp_path)), {})
+    assert set(plain.promises().values()) == {7.0}
+    assert len(plain.promises()) == 4
+
+
+def _statement(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "posterior.json").read_text())["statement"]
+
+
+def test_what_a_site_spent_is_what_its_statement_says(done: Path) -> None:
+    """Over a network a site may not tell what it spent, or tell what its ledger counts of other studies."""
+    result, sites = (json.loads((done / f"{name}.json").read_text()) for name in ("result", "statement"))
+    assert [row["spent"] for row in result["sites"]] == [site["epsilon"] for site in sites["sites"].values()]
+    assert result["epsilon"] == max(row["spent"] for row in result["sites"])
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_of_a_trusted_coordinator_nothing_is_said_that_is_not_so(done: Path, tmp_path: Path) -> None:
+    plain = json.loads((done / "posterior.json").read_text())
+    plain["plan"] |= {"unit": "site", "noise": "tied"}
+    (tmp_path / "posterior.json").write_text(json.dumps(plain))
+    text = unescape(page.render(findings.of(json.loads((done / "result.json").read_text()), tmp_path)))
+    assert "It is charged in the coordinator's ledger" in text
+    assert "The coordinator's ledger can be checked" in text
+    assert "Each site's budget is its own" not in text
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -245,11 +326,15 @@ def test_a_timeline_is_what_the_ledger_says_after_each_round(done: Path) -> None
     assert spent == sorted(spent)
     assert len(set(spent)) == PLAN.rounds
     result = {"history": [{"round": j + 1, "spent": {"a": j + 1.0}} for j in range(4)]}
-    found = page._timeline(result, {"name": "a", "budget": 4.0})
+    found = page._timeline(result, 4, {"name": "a", "budget": 4.0})
     assert found is not None
     assert found["dots"] == [("37.0", "20.5"), ("72.0", "15.0"), ("107.0", "9.5"), ("142.0", "4.0")]
     assert found["words"] == "ε rises to 4 of 4 in 4 of 4 rounds"
-    assert page._timeline(result, {"name": "b", "budget": 4.0}) is None
+    assert page._timeline(result, 4, {"name": "b", "budget": 4.0}) is None
+    elsewhere = {"history": [{"round": j + 1, "updates": {"a": j + 1}} for j in range(4)]}
+    told = page._timeline(elsewhere, 4, {"name": "a", "budget": 9.0})
+    assert told is not None
+    assert (told["dots"], told["words"]) == (found["dots"], "updates rise to 4 of 4 in 4 of 4 rounds")
 
 
 # --- One file ----------------------------------------------------------------------------------------------------

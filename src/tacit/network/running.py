@@ -110,7 +110,7 @@ def join(path: Path, say: Say, is_over: Callable[[], bool] = lambda: False) -> N
                     time.sleep(POLL)
             finally:
                 nvflare.stop(process)
-            seen = _tell(log, seen, say)
+                seen = _tell(log, seen, say)  # also what came last, before a signal
             if not is_over():
                 say(f"{file.settings.name}: the connection ended; trying again (see {state / 'flare.log'})")
                 time.sleep(10 * POLL)
@@ -219,6 +219,7 @@ def serve(
         more = {"patience": patience, "longest": longest, "dashboard": dashboard}
         served.write_text(json.dumps({"study": str(path.resolve()), "out": str(out.resolve()), **more}) + "\n")
         (out / "forgive").touch()
+        (out / "sight.json").unlink(missing_ok=True)  # of an earlier command
         if "failed" in read_status(out):
             (out / "status.json").unlink()
         flare = out.resolve() / "flare"

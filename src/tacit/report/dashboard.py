@@ -21,8 +21,10 @@ import math
 import os
 import re
 import secrets
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 import webbrowser
@@ -49,6 +51,8 @@ MOST_LINES = 200  # of the log
 MOST_LETTERS = 400  # of what a site says
 BEAT = 0.2  # seconds between looks at the board, so also between events
 KEEP_ALIVE = 15.0  # seconds after which a comment says that the connection is alive
+MOST_CONNECTIONS = 32  # of browsers, at once
+FIRST_REQUEST = 5.0  # seconds for a connection to ask for something
 GRACE = 2.0  # seconds for the last event to reach all pages
 FIRST_LOOK = 5.0  # seconds for a browser that was opened to come, if all is over before
 HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # any port: a tunnel may begin at another one
@@ -278,7 +282,7 @@ class Server:
         self.board, self.token, self.port = board, secrets.token_urlsafe(24), self._socket.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}/{self.token}/"
         settings: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
-        settings |= {"lifespan": "off", "ws": "none", "loop": "asyncio", "server_header": False}
+        settings |= {"lifespan": "off", "ws": "none", "loop": "asyncio", "server_header": False, "http": _bounded()}
         config = uvicorn.Config(application(board, self.token), timeout_graceful_shutdown=int(GRACE), **settings)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
@@ -293,6 +297,32 @@ class Server:
         self._server.should_exit = True
         self._thread.join(2 * GRACE)
         self._socket.close()
+
+
+def _bounded() -> Any:
+    """The web protocol for few connections, and for none that says nothing.
+
+    Whoever is on this machine can connect. Without a bound he could use up the files that a study needs to be open.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Bounded(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            if len(self.connections) >= MOST_CONNECTIONS:
+                transport.abort()
+                return
+            super().connection_made(transport)
+            self.loop.call_later(FIRST_REQUEST, self._end_if_silent)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if hasattr(self, "transport") and self.transport is not None:
+                super().connection_lost(exc)
+
+        def _end_if_silent(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.abort()
+
+    return Bounded
 
 
 def application(board: Board, token: str) -> Any:
@@ -374,7 +404,7 @@ class _Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not HOST.fullmatch(hosts[0]):
             return 403, "This page has another name. Take the address that the command printed."
-        given = scope["path"].split("/")[1]
+        given = scope["path"].partition("/")[2].partition("/")[0]
         if not secrets.compare_digest(given.encode(), self.token):
             return 403, "The address lacks its token. Take the whole address that the command printed."
         return None if scope["method"] == "GET" else (405, "There is nothing to change here.")
@@ -395,14 +425,15 @@ def showing(is_wanted: bool, port: int | None = None) -> Iterator[Board]:
         return
     server = Server(board, port or 0)
     print(f"tacit: watch it at {server.address}", file=sys.stderr, flush=True)
-    is_opened = _is_desktop() and webbrowser.open(server.address)
+    opener = _opened(server.address) if _is_desktop() else None
+    is_opened = opener is not None
     try:
         yield board
     except (KeyboardInterrupt, GeneratorExit):
         board.end("stopped", "Stopped. The same command goes on from here.")
         raise
     except BaseException as error:
-        if getattr(error, "exit_code", None) == 130:  # typer's way to say that Ctrl-C was pressed
+        if 130 in (getattr(error, "exit_code", None), getattr(error, "code", None)):  # Ctrl-C, as typer or we say it
             board.end("stopped", "Stopped. The same command goes on from here.")
         board.end("failed", "Failed. The terminal says why.")
         raise
@@ -412,6 +443,19 @@ def showing(is_wanted: bool, port: int | None = None) -> Iterator[Board]:
         while is_opened and not board.was_seen and time.monotonic() < end:
             time.sleep(BEAT)
         server.close()
+        if opener is not None:
+            shutil.rmtree(opener, ignore_errors=True)
+
+
+def _opened(address: str) -> Path | None:
+    """Open an address in a browser: by a file that leads there, since what a command is given all users can see."""
+    folder = Path(tempfile.mkdtemp(prefix="tacit-"))  # for this user alone
+    page = folder / "dashboard.html"
+    page.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}"><title>tacit</title>')
+    if webbrowser.open(page.as_uri()):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
 
 
 def _is_desktop() -> bool:

@@ -75,25 +75,24 @@ def draw_densities(found: Findings, make: Panels) -> list[Any]:
 
 
 def draw_privacy(found: Findings, make: Panels) -> list[Any]:
-    """ε at other δ, and what an attack on one unit can reach, where most was spent."""
-    statement = found.statement
-    points = [(row["delta"], row["epsilon"]) for row in statement.get("epsilons", ()) if row["epsilon"] is not None]
-    attacks = [(row["at_false_positive_rate"], row["at_most"]) for row in statement.get("true_positive_rates", ())]
-    if not points or not attacks:
+    """ε at other δ, and what an attack on one unit can reach, at the site that was promised least there."""
+    points, attacks = found.promises(), found.attacks()
+    if not points or not attacks or not found.is_private:
         return []
-    unit = statement["unit"]
+    unit = found.statement["unit"]
     curve, attack = make(
-        ("The promise at other δ", "δ, the chance that it fails", "ε (points are computed)"),
+        ("The promise at other δ", "δ", "ε"),
         ("What an attack can reach", f"wrongly said “in” of absent {unit}s", f"rightly said “in” of present {unit}s"),
         width=4.6,
         height=3.6,
     )
-    curve.plot(*zip(*points, strict=True), marker="o", markersize=4, color=COLOURS[0])
+    curve.plot(list(points), list(points.values()), marker="o", markersize=4, color=COLOURS[0])
     curve.set_xscale("log")
     curve.set_ylim(bottom=0)
-    rates, most = zip((0.0, 0.0), *attacks, (1.0, 1.0), strict=True)
-    attack.fill_between(rates, most, rates, color=COLOURS[0], alpha=0.15, linewidth=0)
-    attack.plot(rates, most, color=COLOURS[0], label="the most, by this promise")
+    # A chord of a concave curve would run below it: only points are computed, and only they are drawn.
+    attack.plot(
+        list(attacks), list(attacks.values()), "o", markersize=4, color=COLOURS[0], label="the most, by the promise"
+    )
     attack.plot([0, 1], [0, 1], color="0.4", linestyle="--", label="guessing")
     attack.set_xlim(0, 1)
     attack.set_ylim(0, 1)

@@ -7,7 +7,8 @@ released numbers, the statement and the plan, and nothing else.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from tacit.posterior import Posterior
 RESULT, POSTERIOR = "result.json", "posterior.json"
 SETTING = "a public setting"
 TREATED = "treated as public, as the statement says"
-PRICE = "a price or a charge, which depends on settings alone"
+PRICE = "a price or a charge, which depends on settings and on who answered"
+OUTSIDE = "of another fit, on public records: not covered by the promise"
 ANSWERED = "who answered, and what a site said why not"
 PUBLIC = "a score on public records"
 RELEASED = "released, and paid for"
@@ -48,15 +50,15 @@ SHOWN: dict[str, Any] = {
         "epsilon": SETTING,
         "delta": SETTING,
         "budget": SETTING,
-        "places": SETTING,
+        "places": TREATED,
         "spent": PRICE,
         "updates": ANSWERED,
         "refused": ANSWERED,
     },
     "scores": {"records": PUBLIC, **_SCORES, "calibration": PUBLIC},
     "released": RELEASED,
-    "history": {"round": SETTING, "communications": ANSWERED, "spent": PRICE, **_SCORES},
-    "comparison": {"name": SETTING, "epsilon": PRICE, **_SCORES},
+    "history": {"round": SETTING, "communications": ANSWERED, "spent": PRICE, "updates": ANSWERED, **_SCORES},
+    "comparison": dict.fromkeys(("name", "epsilon", *_SCORES), OUTSIDE),
 }
 
 
@@ -80,8 +82,43 @@ class Findings:
 
     @property
     def statement(self) -> dict[str, Any]:
-        """Of the site that spent most, or of the fit."""
+        """Of the site that was promised least, or of the fit; of a study it holds those of all sites."""
         return self.posterior.statement
+
+    @property
+    def statements(self) -> dict[str, dict[str, Any]]:
+        """Of each site by its name; of a fit its own, by no name."""
+        return self.statement.get("sites") or {"": self.statement}
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is promised, to every site."""
+        return all(one["private"] for one in self.statements.values())
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether one trusted coordinator adds the noise, and has the one ledger."""
+        return self.posterior.plan.get("unit") == "site" and self.posterior.plan.get("noise") != "per-site"
+
+    def attacks(self) -> dict[float, float]:
+        """For each rate of false alarms the most that an attack on a unit of any site can reach."""
+        return _largest((row["at_false_positive_rate"], row["at_most"]) for row in self._rows("true_positive_rates"))
+
+    def promises(self) -> dict[float, float]:
+        """For each δ that all sites have an ε at, the largest."""
+        points = [(row["delta"], row["epsilon"]) for row in self._rows("epsilons") if row["epsilon"] is not None]
+        counts = Counter(delta for delta, _ in points)
+        return _largest((delta, epsilon) for delta, epsilon in points if counts[delta] == len(self.statements))
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        return (row for one in self.statements.values() for row in one.get(name, ()))
+
+
+def _largest(points: Iterable[tuple[float, float]]) -> dict[float, float]:
+    found: dict[float, float] = {}
+    for place, value in points:
+        found[place] = max(value, found.get(place, value))
+    return dict(sorted(found.items()))
 
 
 def read(folder: Path) -> Findings:

@@ -152,7 +152,7 @@ def _lead(found: Findings) -> str:
 
 def _reds(found: Findings) -> Iterator[str]:
     """What a reader must not miss."""
-    if found.result["epsilon"] is None:
+    if not found.is_private:
         yield OPEN
     if found.result["randomness"] == "seeded":
         yield SEEDED
@@ -167,9 +167,10 @@ def _facts(found: Findings) -> Iterator[tuple[str, str]]:
     else:
         whose = f"spent, of {result['epsilon_asked']:g}" if result.get("epsilon_asked") else "spent"
     yield "ε = ∞" if spent is None else f"ε = {rounded_up(spent)}", whose
-    yield f"δ = {result['delta']:g}", "the chance that the promise fails"
-    change = "adding or removing one" if result["adjacency"] == "add-remove" else "replacing one"
-    yield f"one {unit}", f"is protected: {change} hardly shows"
+    if found.is_private:
+        yield f"δ = {rounded_up(result['delta'])}", "probability beyond what ε allows"
+        change = "adding or removing it" if result["adjacency"] == "add-remove" else "replacing it"
+        yield f"one {unit}", f"is what the promise is about: {change}"
     if found.is_study:
         yield f"{result['members']:,}", f"sites, {result['communications']:,} messages from them"
     scores = result.get("scores") or {}
@@ -209,19 +210,25 @@ def _promise(found: Findings) -> Iterator[str]:
             break
         if line:
             yield line
-    if found.is_study:
+    if found.is_private and found.is_pooled:
         yield (
-            "Each site's budget is its own: it is charged in the site's ledger before a record is read, and refuses "
+            "The budget is that of every site. It is charged in the coordinator's ledger before a record is read, "
+            "which refuses what would pass it."
+        )
+    elif found.is_private and found.is_study:
+        yield (
+            "Each site's budget is its own: it is charged in the site's ledger before a record is read, which refuses "
             "what would pass it."
         )
 
 
 def _attacks(found: Findings) -> list[tuple[str, str, str]]:
-    rates = {row["at_false_positive_rate"]: row["at_most"] for row in found.statement.get("true_positive_rates", ())}
+    """At some rates of false alarms, at the site that was promised least there."""
+    most = found.attacks() if found.is_private else {}
     return [
-        (f"{100 * rate:g} %", f"{rounded_up(100 * rates[rate])} %", f"{100 * rate:g} %")
+        (f"{100 * rate:g} %", f"{rounded_up(100 * most[rate])} %", f"{100 * rate:g} %")
         for rate in RATES
-        if rate in rates
+        if rate in most
     ]
 
 
@@ -250,7 +257,7 @@ def _sites(found: Findings) -> dict[str, Any]:
             "of": "∞" if row["budget"] is None else f"{row['budget']:g}",
             "delta": f"{row['delta']:g}",
             "updates": f"{row['updates']:,}",
-            "time": _timeline(result, row),
+            "time": _timeline(result, found.posterior.plan["rounds"], row),
             "refused": row["refused"] or "",
         }
         for row in result["sites"]
@@ -258,7 +265,7 @@ def _sites(found: Findings) -> dict[str, Any]:
     return {
         "rows": rows,
         "words": remarks(result),
-        "caption": "ε by each site's own ledger; the dashed line is its budget, each dot a round that was charged",
+        "caption": "ε by each site's statement. Small lines rise with each round that a site answers; dashed: a limit",
         "has_times": any(row["time"] for row in rows),
         "has_refusals": any(row["refused"] for row in rows),
     }
@@ -276,21 +283,23 @@ def remarks(result: Mapping[str, Any], most: int = 30) -> list[str]:
     return found
 
 
-def _timeline(result: Mapping[str, Any], site: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A site's spending against rounds, as the line and the dots of a small drawing."""
-    history, budget = result.get("history") or (), site["budget"]
-    points = [(row["round"], row["spent"][site["name"]]) for row in history if site["name"] in row.get("spent", {})]
-    if not points or not budget:
+def _timeline(result: Mapping[str, Any], rounds: int, site: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a site spent against rounds, as the line and the dots of a small drawing; else how often it answered."""
+    history, name = result.get("history") or (), site["name"]
+    what, limit = ("spent", site["budget"]) if any(row.get("spent") for row in history) else ("updates", rounds)
+    points = [(row["round"], row[what][name]) for row in history if name in row.get(what, {})]
+    if not points or not limit:
         return None
     last = max(row["round"] for row in history)
 
-    def place(round: int, spent: float) -> tuple[str, str]:
-        x, y = _EDGE[0] + _WIDTH * round / last, _EDGE[1] - _HEIGHT * min(1.0, spent / budget)
+    def place(round: int, value: float) -> tuple[str, str]:
+        x, y = _EDGE[0] + _WIDTH * round / last, _EDGE[1] - _HEIGHT * min(1.0, value / limit)
         return f"{x:.1f}", f"{y:.1f}"
 
-    dots = [place(round, spent) for round, spent in points]
+    dots = [place(round, value) for round, value in points]
     line = "M" + " ".join([",".join(place(0, 0.0)), *(f"H{x} V{y}" for x, y in dots), f"H{_EDGE[0] + _WIDTH:g}"])
-    words = f"ε rises to {rounded_up(points[-1][1])} of {budget:g} in {len(points)} of {last} rounds"
+    end = f"ε rises to {rounded_up(points[-1][1])}" if what == "spent" else f"updates rise to {points[-1][1]}"
+    words = f"{end} of {limit:g} in {len(points)} of {last} rounds"
     return {"line": line, "dots": dots if len(dots) <= 40 else [], "words": words}
 
 
@@ -355,7 +364,7 @@ def _public_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     yield {
         "title": "On the public test set",
-        "words": [f"{scores['records']:,} public records, which no site has used."],
+        "words": [f"{scores['records']:,} records that are given as public, apart from those of the sites."],
         "head": ("score", "value"),
         "rows": [(name, f"{scores[key]:.4g}") for key, name in SCORES.items() if key in scores],
         "caption": "Scores on the public test set",
@@ -407,7 +416,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list
     scores = list(SCORES)[:3]
 
     def budget(row: Mapping[str, Any]) -> str:
-        return "∞" if row["epsilon"] is None else f"{row['epsilon']:.3g}"
+        return "∞" if row["epsilon"] is None else rounded_up(row["epsilon"])
 
     cells = [(row["name"], *(f"{row[key]:.4f}" for key in scores), budget(row)) for row in rows]
     return ("", "accuracy", "log-lik.", "calibration error", "ε"), cells
@@ -416,7 +425,10 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list
 def _compared(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if "comparison" in result:
         (_, *head), cells = comparison(result["comparison"])
-        words = ["On the same public test set: together, without privacy, and each site by itself."]
+        words = [
+            "On the same public test set: together, without privacy, and each site by itself. The other fits are not "
+            "covered by the promise above, which is about the first line: such a comparison is for public records."
+        ]
         yield {"title": "Compared", "words": words, "head": ("who", *head), "rows": cells, "caption": "Compared"}
 
 
@@ -424,15 +436,18 @@ def _compared(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _again(found: Findings) -> Iterator[str]:
-    if found.result["randomness"] == "seeded":
+    if not found.is_private:
+        yield "No noise hides anybody here: the same versions, records and plan give about the same numbers."
+    elif found.result["randomness"] == "seeded":
         yield "The noise was seeded: the same versions, records, plan and seed give the same numbers."
     else:
         yield (
             "The noise was drawn from the operating system's secure source and not kept, as it must be: another run "
             "with the same plan gives another posterior, with the same promise."
         )
-    if found.is_study:
-        yield "Every site's ledger can be checked by tacit ledger verify."
+    if found.is_study and found.is_private:
+        whose = "The coordinator's" if found.is_pooled else "Every site's"
+        yield f"{whose} ledger can be checked by tacit ledger verify."
 
 
 def _software(found: Findings) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit.privacy.statement import rounded_up
 from tacit.report import page
 from tacit.report.figures import SCORES
 
@@ -32,13 +33,14 @@ def write(
     posterior = found.posterior
     if not all(math.isfinite(row["mean"]) and math.isfinite(row["deviation"]) for row in posterior.summary(LEVEL)):
         raise ValueError("the study did not end in finite numbers; expected settings (clip, prior) of ordinary size")
-    rows = [{**row, "budget": _finite(budgets[row["name"]])} for row in found.sites]
-    spent = [row["spent"] for row in rows]
+    # By the statements: what a site elsewhere has spent on other studies is no part of this one's result.
+    promised = {name: site["epsilon"] for name, site in posterior.statement["sites"].items()}
+    rows = [{**row, "spent": promised[row["name"]], "budget": _finite(budgets[row["name"]])} for row in found.sites]
     seeded = any(site["randomness"] == "seeded" for site in posterior.statement["sites"].values())
     result = {
         **about,
         "study": found.name,
-        "epsilon": None if None in spent else max(spent),
+        "epsilon": None if None in promised.values() else max(promised.values()),
         "delta": max(row["delta"] for row in rows),
         "adjacency": posterior.statement["adjacency"],
         "randomness": "seeded" if seeded else "secure",
@@ -84,7 +86,7 @@ def _finite(number: float) -> float | None:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """Name, ε spent, budget, δ, updates."""
-    spent, budget = ("no budget", "") if row["spent"] is None else (f"{row['spent']:.4g}", f"{row['budget']:g}")
+    spent, budget = ("no budget", "") if row["spent"] is None else (rounded_up(row["spent"]), f"{row['budget']:g}")
     return [row["name"], spent, budget, f"{row['delta']:g}", str(row["updates"])]
 
 
