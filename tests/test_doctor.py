@@ -63,6 +63,15 @@ def one_round_less(key: Any, counter: Any, nonce: Any) -> Any:
     return jnp.zeros((counter.shape[0], randomness.BLOCK_WORDS), jnp.uint32)
 
 
+def counted(count: int, seen: list[int] = []) -> bytes:  # noqa: B006  # it counts on
+    seen.append(0)
+    return len(seen).to_bytes(count, "big")
+
+
+def alternating(key: Any, shape: tuple[int, ...]) -> Any:
+    return jnp.int32(noise.SCALE) * (1 - 2 * (jnp.arange(shape[0], dtype=jnp.int32) % 2))
+
+
 def too_quiet(key: Any, shape: tuple[int, ...]) -> Any:
     return jnp.zeros(shape, jnp.int32)
 
@@ -74,7 +83,9 @@ def too_quiet(key: Any, shape: tuple[int, ...]) -> Any:
         (randomness.secrets, "token_bytes", constant, "two keys of secure_key() are the same"),
         (randomness, "secure_key", lambda: randomness.insecure_key(0), "do not count as secure"),
         (randomness, "chacha20_blocks", one_round_less, "does not give the block of RFC 8439"),
+        (randomness.secrets, "token_bytes", counted, "keys of secure_key() follow a pattern"),
         (noise, "lattice_gaussian", too_quiet, "deviation 0 where"),
+        (noise, "lattice_gaussian", alternating, "not independent, or not Gaussian"),
     ],
 )
 def test_randomness_that_is_broken_is_noticed(

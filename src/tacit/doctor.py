@@ -96,7 +96,10 @@ def devices() -> Finding:
 
 
 def randomness() -> Finding:
-    """The operating system's source, secure keys, ChaCha20 against its RFC, and the deviation of the noise."""
+    """The operating system's source, secure keys, ChaCha20 against its RFC, and moments and correlations of the noise.
+
+    It finds faults, and cannot prove that there are none: a source that was seeded looks like any other from within.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -111,18 +114,27 @@ def randomness() -> Finding:
     first, second = (ours.secure_key() for _ in range(2))
     if not (ours.is_secure(first) and ours.is_secure(second)):
         raise Faulty("secure_key() makes keys that do not count as secure", INSTALL_AGAIN)
-    if np.array_equal(jax.random.key_data(first), jax.random.key_data(second)):
+    pair = [np.asarray(jax.random.key_data(key)).astype("<u4").view(np.uint8) for key in (first, second)]
+    if np.array_equal(pair[0], pair[1]):
         raise Faulty("two keys of secure_key() are the same", remedy)
+    if any(len(np.unique(data)) < 8 for data in (*pair, pair[0] ^ pair[1])):  # such as a counter
+        raise Faulty("keys of secure_key() follow a pattern", remedy)
     words = [np.frombuffer(data, "<u4") for data in (bytes(range(32)), bytes.fromhex(RFC_NONCE))]
     nonce = [jnp.uint32(word) for word in words[1]]
     block = ours.chacha20_blocks(jnp.asarray(words[0]), jnp.array([RFC_COUNTER], jnp.uint32), nonce)
     if np.asarray(block).astype("<u4").tobytes().hex() != RFC_BLOCK:
         raise Faulty(f"ChaCha20 on {jax.default_backend()} does not give the block of RFC 8439", remedy)
-    drawn = np.asarray(noise.lattice_gaussian(first, (DRAWS,))).astype(float) / noise.SCALE
+    drawn, other = (
+        np.asarray(noise.lattice_gaussian(k, (DRAWS,))).astype(float) / noise.SCALE for k in (first, second)
+    )
     mean, deviation = float(drawn.mean()), float(drawn.std())
     if abs(mean) > ALARM / math.sqrt(DRAWS) or abs(deviation - 1) > ALARM / math.sqrt(2 * DRAWS):
         raise Faulty(f"noise has mean {mean:.3g} and deviation {deviation:.3g} where 0 and 1 are right", remedy)
-    found = f"from the operating system; ChaCha20 as in RFC 8439; {DRAWS:,} draws of noise"
+    related = max(abs(float(np.mean(a * b))) for a, b in ((drawn, other), (drawn[1:], drawn[:-1])))
+    fourth = float(np.mean(drawn**4))  # of a Gaussian 3, with a deviation of √96 for one draw
+    if related > ALARM / math.sqrt(DRAWS) or abs(fourth - 3) > ALARM * math.sqrt(96 / DRAWS):
+        raise Faulty("noise is not independent, or not Gaussian", remedy)
+    found = f"no fault found: keys of the operating system, ChaCha20 as in RFC 8439, {DRAWS:,} draws of noise"
     words = f"{found} deviate by {deviation:.3f} where 1 is right"
     return Finding("Randomness", words, values={"noise_deviation": deviation})
 
