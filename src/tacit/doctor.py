@@ -27,7 +27,19 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # the packages of each that 
     "arviz": (("arviz",), "posteriors for ArviZ"),
     "policy": (("optuna",), "tacit policy learn"),
 }
-NEEDED = ("jax", "jaxlib", "numpy", "scipy", "dp-accounting", "optax", "pandas", "pyarrow", "scikit-learn", "jinja2")
+NEEDED = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "scipy",
+    "dp-accounting",
+    "optax",
+    "pandas",
+    "pyarrow",
+    "scikit-learn",
+    "jinja2",
+    "cryptography",
+)
 # RFC 8439, 2.3.2: key 00, 01, ..., 1f; nonce 000000090000004a00000000; block 1.
 RFC_NONCE, RFC_COUNTER = "000000090000004a00000000", 1
 RFC_BLOCK = (
