@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.network
+	$(BIN)/python -m benchmarks.secure_sum
 
 # Upgrade every locked version at once: a fresh environment, then its exact contents.
 constraints:
