@@ -58,7 +58,8 @@ def write(
 def show(out: Path, result: Mapping[str, Any]) -> None:
     """Print the sites, the scores and where the files are."""
     console, sites = Console(), result["sites"]
-    table = Table(title=Text(page.title(result)))
+    console.print(Text(page.title(result)), style="bold")  # not the table's own, which breaks at its width
+    table = Table()
     for j, name in enumerate(("site", "ε spent", "of", "δ", "updates")):
         table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", no_wrap=j > 0)
     for row in sites[:MOST_PRINTED]:
