@@ -52,7 +52,6 @@ def test_what_an_attacker_reaches_is_bounded_at_every_rate(event):
         assert most == pytest.approx(true_positive_rate(event, rate), rel=1e-3)  # which has a grid of its own
 
 
-
 def test_without_privacy_nothing_is_promised():
     statement = Statement.of(Composed((EVENT, NonPrivate())), 1e-5, seeded=False)
     assert statement.text().startswith("This result is NOT differentially private")
