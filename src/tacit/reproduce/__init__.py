@@ -122,11 +122,12 @@ def run(name: str | None, out: Path, quick: bool, seeds: int | None, as_json: bo
         raise ValueError(f"page={page} with --quick: a page is of a result; leave out one of the two")
     count = _count(name, chosen, quick, seeds)
     figure("", "", "")  # without matplotlib, refused now and not after the work
-    try:
-        for folder in (out, page or out):
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
+    for what, folder in (("out", out), ("page", page)):
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{what}={folder}: {error.strerror}; expected a folder that can be written to") from None
     started = time.monotonic()
     with watching() as watch:
         function = getattr(importlib.import_module(f"tacit.reproduce.{chosen.module}"), chosen.function)
