@@ -466,9 +466,9 @@ def simulate(
             for remark in member.table.remarks:
                 typer.echo(f"tacit: for your eyes only: site {member.name}: {remark}", err=True)
         from tacit.privacy.ledger import Ledger
-        from tacit.study import federate, parties
+        from tacit.study import federate, owners
 
-        charged = parties(found.plan, members)
+        charged = owners(found.plan, members)
         ledgers = {party.name: Ledger.open(party.ledger) for party in charged if party.ledger is not None}
         watch.budgets = {party.name: party.epsilon for party in charged}
         watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}

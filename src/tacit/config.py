@@ -191,6 +191,9 @@ class Settings(_Section):
     noise: Literal["tied", "central", "per-site"] | None = _one_of("tied", "central", "per-site")
     reset: int | None = _whole(1)
     participation: float | None = _number("above 0 and at most 1", gt=0, le=1)
+    secure_sum: bool | None = Field(None, description="true or false")
+    absent: int | None = _whole(0)
+    pooling: int | None = _whole(0)
     ledger: str | None = _text("the path of a ledger that exists, of a trusted coordinator")
     target: str | None = _text("the name of a column")
     columns: list[str] | None = Field(None, min_length=1, description='a list of columns, as ["age", "sex"]')
@@ -232,6 +235,7 @@ class Limits(_Section):
     adjacency: Literal["add-remove", "replace-one"] = Field("add-remove", description="one of add-remove, replace-one")
     studies: list[str] | None = Field(None, min_length=1, description='a list of names of studies, as ["heart"]')
     most_rounds: int | None = _whole(1)
+    pooling: int = Field(1, ge=0, description="a whole number of sites that secure sums must stand, if they pool")
 
 
 class Shares(_Section):
@@ -262,6 +266,9 @@ class SiteSettings(_Section):
     facts: str | dict[str, Any] | None = _facts()
     limits: Limits = Field(description="a table [limits] with epsilon, delta and models")
     shares: Shares = Field(Shares(), description="a table [shares]")
+    peers: dict[str, Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]] = Field(
+        {}, description="a table [peers] of other sites' keys, 64 hexadecimal digits each, for secure sums"
+    )
 
 
 # --- Refusals in words -------------------------------------------------------------------------------------------
@@ -366,7 +373,10 @@ def _plan_clashes(given: Settings) -> Iterator[str]:
 
 def _unit_clashes(given: Settings) -> Iterator[str]:
     unit, noise = given.unit or "record", given.noise or "tied"
-    if given.ledger is not None and (unit == "record" or noise == "per-site"):
+    for name in ("absent", "pooling"):
+        if getattr(given, name) is not None and not given.secure_sum:
+            yield f"{name} without secure_sum = true; leave it out, or ask for secure sums"
+    if given.ledger is not None and (unit == "record" or noise == "per-site" or given.secure_sum):
         yield "ledger above all tables is a trusted coordinator's; expected it in each [[site]]"
     for name in ("noise", "reset", "participation"):
         if getattr(given, name) is not None and unit == "record":
@@ -379,7 +389,7 @@ def _unit_clashes(given: Settings) -> Iterator[str]:
         yield f'participation with noise="{noise}"; expected it with noise = "tied" only, so leave it out'
     if given.method not in (None, "natural"):
         yield f'method="{given.method}" with unit="site"; expected method = "natural", so leave it out'
-    if noise == "per-site":
+    if noise == "per-site" or given.secure_sum:
         return
     if (given.schedule or "synchronous") != "synchronous" or given.dropout or given.straggling:
         yield f'noise="{noise}" asks all sites at once; expected a synchronous schedule without dropout and straggling'
@@ -917,12 +927,17 @@ def example_site(study: Study, name: str) -> str:
         ("studies", [plan.name], "left out, any study"),
         ("most_rounds", plan.rounds, "left out, any number"),
     ]
+    if plan.secure_sum:
+        limits += [("pooling", plan.trust(len(names)).pooling, "sites that may pool what they know with others")]
     shares = [
         ("spent", True, "whether the coordinator is told what was spent"),
         ("evaluation", True, "whether private scores on held-out records may be asked for"),
     ]
     parts = [f"# A site of the study {_toml(plan.name)}. Look it over and edit it; it stays at the site.", ""]
     parts += [*map(_line, top), "", "[limits]", *map(_line, limits), "", "[shares]", *map(_line, shares)]
+    if plan.secure_sum:
+        parts += ["", "[peers]  # as the others tell you themselves, by 'tacit network key'; not by the coordinator"]
+        parts += [f'# {_toml(other)} = "64 hexadecimal digits"' for other in names if other != name]
     if given.data is not None:
         parts += ["", "[data]  # public records, to try the study out: the site has the part with its name"]
         parts += map(_line, given.data.model_dump(exclude_none=True).items())
@@ -999,6 +1014,7 @@ def read_study(path: Path) -> Study:
         _check_facts(given, facts)
         settings = ("rounds", "schedule", "dropout", "straggling", "delay", "adjacency", "prior_deviation")
         settings += ("noise_scale", "evaluation", "method", "unit", "noise", "reset", "participation")
+        settings += ("secure_sum", "absent", "pooling")
         chosen: dict[str, Any] = {name: getattr(given, name) for name in settings} | {"seed": given.schedule_seed}
         chosen |= {} if given.vi is None else given.vi.model_dump()
         name = given.name or path.stem[:LONGEST_NAME]

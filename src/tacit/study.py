@@ -47,8 +47,20 @@ from tacit.engines import coordinator, local, schedule
 from tacit.engines.coordinator import Courier, Progress
 from tacit.engines.schedule import Step
 from tacit.families import FullGaussian
+from tacit.federated.assembly import (
+    EVERYBODY,
+    STAGES,
+    Assembly,
+    Delegate,
+    Terms,
+    TooFew,
+    Trust,
+    new_identity,
+    public_identity,
+)
 from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
 from tacit.federated.evaluation import Evaluation, summary
+from tacit.federated.messages import Broadcast, Update
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
 from tacit.federated.site import SEEDED, Site, unledgered
@@ -60,6 +72,7 @@ from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key, secure_key
+from tacit.privacy.shared import SharedGaussian, empty
 from tacit.privacy.statement import Statement
 from tacit.regression import (
     LINKS,
@@ -79,6 +92,7 @@ from tacit.solvers import VI, Adaptive, NaturalStep
 
 Mechanism = SubsampledGaussian | Exact
 SHARES = {"scaling": 0.05, "curvature": 0.2}
+SECURE_SHARES = {"scaling": 0.02, "curvature": 0.1}  # with the noise of one site where there would be that of all
 SECOND_CURVATURE = 0.4  # of the updates are made when curvature is released again; never for fewer than
 LEAST_ROUNDS = 5
 FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relatively: rounding in single precision
@@ -126,6 +140,8 @@ class Plan:
     steps to is_adaptive are those of method="vi". limits: the most updates of each site. seed is the schedule's.
     unit to participation: whose budget it is. With unit="site": how noise is added; after how many rounds
     noise="central" ties factors; the share of sites that noise="tied" asks in each round, by chance.
+    secure_sum: the coordinator learns sums over sites alone, so that each adds a share of one noise; absent and
+    pooling: how many sites may drop out of a sum, and how many may pool what they know with the coordinator.
     """
 
     link: str
@@ -144,6 +160,9 @@ class Plan:
     noise: Literal["tied", "central", "per-site"] = "tied"
     reset: int | None = None
     participation: float = 1.0
+    secure_sum: bool = False
+    absent: int | None = None
+    pooling: int | None = None
     noise_scale: float = 1.0
     steps: int = 25
     clip: float = 10.0
@@ -180,11 +199,23 @@ class Plan:
             yield f"unit='site' with method={self.method!r}; expected method='natural'"
         if self.is_pooled and (self.schedule != "synchronous" or self.dropout or self.straggling):
             yield "a coordinator that adds up whole sites asks all at once; expected a synchronous schedule alone"
+        if not self.secure_sum and not (self.absent is None and self.pooling is None):
+            yield "absent and pooling are settings of secure sums; leave them out, or take secure_sum=True"
+        if self.secure_sum and self.method == "vi":
+            yield "secure_sum with method='vi', whose steps read what the site released; expected another method"
+        if self.secure_sum and (self.schedule != "synchronous" or self.straggling):
+            yield "secure_sum adds up all sites in every round; expected schedule='synchronous', and nobody late"
+        if self.secure_sum and is_site and (self.noise != "tied" or self.participation < 1):
+            yield "secure_sum with unit='site'; expected noise='tied', and all sites in every round"
 
     @property
     def is_pooled(self) -> bool:
         """Whether one trusted party adds up all sites."""
-        return self.unit == "site" and self.noise != "per-site"
+        return self.unit == "site" and self.noise != "per-site" and not self.secure_sum
+
+    def trust(self, sites: int) -> Trust:
+        """Of so many sites, who has to be there and honest, where sums are secure."""
+        return Trust.usual(sites, self.absent, self.pooling)
 
     def counts(self, numbers: int) -> dict[str, int]:
         """How often each kind of release is made."""
@@ -198,7 +229,8 @@ class Plan:
 
     def shares(self, numbers: int) -> dict[str, float]:
         """The part of the budget that each kind of release has."""
-        found = {name: (SHARES | {"evaluation": self.evaluation}).get(name, 0.0) for name in self.counts(numbers)}
+        known = (SECURE_SHARES if self.secure_sum else SHARES) | {"evaluation": self.evaluation}
+        found = {name: known.get(name, 0.0) for name in self.counts(numbers)}
         return found | {"gradients": 1 - sum(found.values())}
 
     def stages(self) -> tuple[int, ...]:
@@ -210,6 +242,8 @@ class Plan:
         sites = len(sizes)
         if self.schedule == "synchronous":
             chances = {"dropout": self.dropout, "straggling": self.straggling, "seed": self.seed}
+            if self.secure_sum:  # who drops out does so in the middle of a sum
+                chances["dropout"] = 0.0
             return schedule.synchronous(sites, self.rounds, limits=self._limits(sites), **chances)
         if self.schedule == "sequential":
             return schedule.sequential(sites, self.rounds, limits=self._limits(sites))
@@ -217,6 +251,12 @@ class Plan:
         return schedule.asynchronous(
             rates, self.rounds * sites, limits=self._limits(sites), delay=self.delay, seed=self.seed
         )
+
+    def leaving(self, round: int, names: Sequence[str]) -> dict[str, int]:
+        """Of secure sums that are simulated: who drops out of a round by chance, and at which stage."""
+        rng = np.random.default_rng([self.seed, round])
+        chances = rng.random(len(names)), rng.integers(len(STAGES), size=len(names))
+        return {name: int(stage) for name, chance, stage in zip(names, *chances, strict=True) if chance < self.dropout}
 
     def _limits(self, sites: int) -> list[int] | None:
         return None if self.method == "vi" else [self.rounds] * sites
@@ -228,7 +268,8 @@ class Federation:
 
     scores: on a public test set, if there is one; released: on held-out records, if it was paid for. sites: the parties
     with a budget, which is one coordinator where that is trusted; members: how many sites there are. name: under which
-    it was charged.
+    it was charged. trust: who has to be honest, where sums are secure; of how many of them each site dropped out is
+    then in its row.
     """
 
     posterior: Posterior
@@ -240,6 +281,7 @@ class Federation:
     statements: dict[str, str] = field(default_factory=dict)
     members: int = 0
     name: str = ""
+    trust: str | None = None
 
 
 def federate(
@@ -275,7 +317,7 @@ def federate(
 COORDINATOR = "coordinator"
 
 
-def parties(plan: Plan, members: Sequence[Member]) -> list[Member]:
+def owners(plan: Plan, members: Sequence[Member]) -> list[Member]:
     """Who has a budget and a ledger: the sites, or a coordinator for all of them, whose budget is each one's."""
     if not plan.is_pooled:
         return list(members)
@@ -288,8 +330,9 @@ class Setup:
     capacity: the places of every site, so that all can be simulated as one program; by their own `places`, or by their
     sizes, otherwise. is_remote: the records of most sites, or of all, are elsewhere, and their tables are empty.
 
-    Parties have numbers, in the order of `parties`. All that is said of them is public, but for `records` and what is
-    made of it (`access`), which is made when it is asked for.
+    Owners of a budget and a ledger have numbers, in the order of `owners`. Parties are those whose answers the
+    coordinator puts together: the owners, or, where sums are secure, all sites as one. All that is said of them is
+    public, but for records (`records`, `own_records`) and what is made of them, which is made when it is asked for.
     """
 
     def __init__(
@@ -297,7 +340,9 @@ class Setup:
     ) -> None:
         _check(plan, members, is_remote)
         self.plan, self.members, self.table, self.is_remote = plan, list(members), members[0].table, is_remote
-        self.parties = parties(plan, members)
+        self.owners = owners(plan, members)
+        self.parties = [replace(members[0], name=EVERYBODY)] if plan.secure_sum else self.owners
+        self.trust = plan.trust(len(members)) if plan.secure_sum else None
         self.model = model_of(plan.link, self.table, plan.prior_deviation)
         if plan.link == "linear":
             self.model = replace(self.model, noise_scale=plan.noise_scale)
@@ -305,19 +350,25 @@ class Setup:
         self.has_places = _has_places(members, capacity, is_remote)
         self.capacities = _places(members, capacity, is_site)
         if is_site:  # one number of places for all: clips rest on it
-            self.capacities = [max(self.capacities)] * len(self.parties)
+            self.capacities = [max(self.capacities)] * len(self.owners)
         # Columns whose means and variances are paid for: the published method has public scales alone.
         self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method != "vi" else 0
         self.most_records = self.capacities[0] if is_site else 1  # of a unit
-        units = len(members) if is_site else sum(self.capacities)
-        self.slots = len(members) if plan.is_pooled else 1  # of a party, where units are sampled
+        self.units = units = len(members) if is_site else sum(self.capacities)
+        self.slots = len(members) if plan.is_pooled or plan.secure_sum else 1  # of a party, where units are sites
         self.typical = math.sqrt(1 + len(self.table.numbers) + self.table.categories)
-        self._noises = noises = [self._noise(party) for party in self.parties]
-        noise = math.sqrt(sum(sigma**2 for sigma in noises) / plan.shares(self.paid)["gradients"])
+        self._noises = noises = [self._noise(owner) for owner in self.owners]
+        if self.trust is not None:  # one noise for all, which is enough for each
+            self._noises = noises = [max(noises)] * len(noises)
+            total = noises[0] * math.sqrt(self.trust.sites / self.trust.honest)
+        else:
+            total = math.sqrt(sum(sigma**2 for sigma in noises))
+        noise = total / math.sqrt(plan.shares(self.paid)["gradients"])
         columns = len(self.model.prior.precision_mean)
         typical, link = self.typical * math.sqrt(self.most_records), LINKS[plan.link]
         clip = clip_of(typical, noise, units, columns, link.least, link.most)
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
+        self.added = self.mechanisms[: len(self.parties)]  # whose noise adds up in q
         self._held: dict[int, Access] = {}
 
     def reading(self, records: Sequence[Access]) -> "Setup":
@@ -346,10 +397,11 @@ class Setup:
         if plan.unit == "site":  # a site's update is clipped as it is, a record's relative to the model's units
             slope, bend = self._units()
             clips |= {"gradients": clip * slope, "curvature": clips["curvature"] * bend}
-        return {
-            name: SubsampledGaussian(clips[name], sigma * math.sqrt(count / shares[name]), rates.get(name, 1.0))
-            for name, count in counts.items()
-        }
+        noises = {name: sigma * math.sqrt(count / shares[name]) for name, count in counts.items()}
+        if self.trust is not None:
+            of = {"sites": self.trust.sites, "honest": self.trust.honest}
+            return {name: SharedGaussian(clips[name], noise, **of) for name, noise in noises.items()}
+        return {name: SubsampledGaussian(clips[name], noise, rates.get(name, 1.0)) for name, noise in noises.items()}
 
     def _units(self) -> tuple[float, float]:
         """The size of a typical record's slope and bend."""
@@ -372,28 +424,49 @@ class Setup:
             member.epsilon, member.delta, plan=self._event, adjacency=self.plan.adjacency
         ).noise_multiplier
 
-    def cost(self, party: int) -> Event | None:
-        """What a party's whole part costs; None where it goes on until its ledger refuses."""
-        return None if self.plan.method == "vi" else self._event(self._noises[party])
+    def cost(self, owner: int) -> Event | None:
+        """What an owner's whole part costs; None where it goes on until its ledger refuses."""
+        return None if self.plan.method == "vi" else self._event(self._noises[owner])
 
     # --- Records --------------------------------------------------------------------------------------------------
 
     def records(self, party: int) -> Access:
         """All records of a party, yet without noise: everything below reads them through a mechanism of the plan."""
         if party not in self._held:
-            members = self.members if self.plan.is_pooled else [self.members[party]]
-            held = [(member.table.features, member.table.target.astype(np.float32)) for member in members]
-            places = self.capacities[party]
-            if self.plan.unit == "site":
-                self._held[party] = of_sites(held, Exact(), records=places)
-            else:
-                self._held[party] = Access.of(held[0], Exact(), capacity=places)
+            is_one = self.plan.is_pooled or self.plan.secure_sum
+            places = sum(self.capacities) if is_one and self.plan.unit == "record" else self.capacities[party]
+            self._held[party] = self._records(self.members if is_one else [self.members[party]], places)
         return self._held[party]
+
+    def own_records(self, owner: int) -> Access:
+        """Those of one site alone, where sums are secure."""
+        return self._records([self.members[owner]], self.capacities[owner])
+
+    def form(self, phase: str, scaling: Scaling | None = None) -> Access:
+        """What `own_access` gives, of any site, with nothing in it."""
+        table = self.table.without_records()
+        one = replace(table, features=np.zeros((1, table.features.shape[1]), np.float32), target=np.zeros(1))
+        member = replace(self.members[0], table=one)
+        return empty(self._read(phase, self._records([member], self.capacities[0]), self.mechanisms[0], scaling))
+
+    def _records(self, members: Sequence[Member], places: int) -> Access:
+        held = [(member.table.features, member.table.target.astype(np.float32)) for member in members]
+        if self.plan.unit == "site":
+            return of_sites(held, Exact(), records=places)
+        together = held[0] if len(held) == 1 else tuple(map(np.concatenate, zip(*held, strict=True)))
+        return Access.of(together, Exact(), capacity=places)
 
     def access(self, phase: str, party: int, scaling: Scaling | None = None) -> Access:
         """A party's records as a phase reads them. scaling: that of the study, for all phases but its own."""
-        link, numbers, held = self.plan.link, self.table.numbers, self.records(party)
-        through = self.mechanisms[party]["gradients" if phase == "inference" else phase]
+        return self._read(phase, self.records(party), self.mechanisms[party], scaling)
+
+    def own_access(self, phase: str, owner: int, scaling: Scaling | None = None) -> Access:
+        """One site's records as a phase reads them, where sums are secure."""
+        return self._read(phase, self.own_records(owner), self.mechanisms[owner], scaling)
+
+    def _read(self, phase: str, held: Access, made: dict[str, Mechanism], scaling: Scaling | None) -> Access:
+        link, numbers = self.plan.link, self.table.numbers
+        through = made["gradients" if phase == "inference" else phase]
         if phase == "scaling":
             return self._parts(held)[0].map(lambda record: measured(link, numbers, record)).through(through)
         if scaling is None:
@@ -418,11 +491,12 @@ class Setup:
 
         By the public places, and never by the records: who answered when is published.
         """
-        return self.plan.steps_of(self.capacities)
+        return self.plan.steps_of(self.capacities[: len(self.parties)])
 
     def messages(self, answers: int) -> int:
         """How many messages of sites so many answers of parties are, in expectation where sites are sampled."""
-        each = len(self.members) * self.plan.participation if self.plan.is_pooled else 1
+        is_one = self.plan.is_pooled or self.plan.secure_sum
+        each = len(self.members) * self.plan.participation if is_one else 1
         return round(answers * each)
 
     def bounds(self) -> Range:
@@ -434,6 +508,12 @@ class Setup:
         if phase == "scaling":
             return Moments(self.bounds(), self.mechanisms[party]["scaling"].deviation)
         return self.evaluation() if phase == "evaluation" else self._algorithm(self.mechanisms[party])
+
+    def terms(self, phase: str, study: str, roster: Mapping[str, bytes]) -> Terms:
+        """What sites and the coordinator must know alike of a phase's secure sums. roster: the keys of all sites."""
+        assert self.trust is not None
+        rounds = self.plan.rounds if phase == "inference" else 1
+        return Terms(study, self.algorithm(phase, 0), self.trust, roster, self.units, rounds)
 
     def most_updates(self, phase: str) -> int | None:
         """How many updates a site makes in a phase; None where its ledger alone says when to end."""
@@ -456,8 +536,8 @@ class Setup:
         shape = self.answer_shape(phase)
         leaves, form = jax.tree.flatten(shape)
         found = []
-        for made, places in zip(self.mechanisms, self.capacities, strict=True):
-            units = self.slots if self.plan.unit == "site" else places
+        for made, places in zip(self.added, self.capacities, strict=False):
+            units = self.slots if self.plan.unit == "site" else self.units if self.plan.secure_sum else places
             if self.plan.method == "vi" or any(isinstance(one, Exact) for one in made.values()):
                 bounds = [HUGE] * len(leaves)  # many steps, of which each depends on the one before; or no clip
             elif phase != "inference":
@@ -522,7 +602,7 @@ class Setup:
         if isinstance(curvature, Exact):  # there is no noise to average
             damping = (1.0,)
         gradient, bend = (
-            math.sqrt(sum(made[name].deviation ** 2 for made in self.mechanisms)) * unit
+            math.sqrt(sum(made[name].deviation ** 2 for made in self.added)) * unit
             for name, unit in zip(("gradients", "curvature"), units, strict=True)
         )
         trust = default_policy().rule(plan.link).trust
@@ -539,7 +619,7 @@ class Setup:
 
     def evaluation_noise(self) -> float:
         """The deviation of the noise on the sum of all scores."""
-        return math.sqrt(sum(made["evaluation"].deviation ** 2 for made in self.mechanisms))
+        return math.sqrt(sum(made["evaluation"].deviation ** 2 for made in self.added))
 
     def posterior(self, found: Any, scaling: Scaling, common: dict[str, Any] | None = None) -> Posterior:
         """In the units of the data. common: its statement."""
@@ -648,6 +728,10 @@ class Host(Protocol):
 
     def is_seeded(self) -> bool:
         """Whether the noise of any party is known to come from a seed."""
+        ...
+
+    def absent(self) -> dict[str, str]:
+        """Who is not in the last of secure sums, and why, by name."""
         ...
 
 
@@ -764,7 +848,7 @@ class _Conduct:
         total = sites * updates if steps is None else len(steps)
         coordinator.catch_up(progress, self.host.last_rounds(phase), total, is_free=steps is None)
         progress.away.clear()  # that was in an earlier sitting
-        if self.host.forgives:
+        if self.host.forgives or self.setup.trust is not None:
             progress.refused = {j: why for j, why in progress.refused.items() if why == coordinator.WITHDRAWN}
 
         def after(now: Progress) -> None:
@@ -777,18 +861,21 @@ class _Conduct:
             self._tell(phase, done, total, now)
 
         more: dict[str, Any] = {"limits": self.setup.limits(phase), "progress": progress, "observe": after}
-        if phase != "scaling" or stored is None:  # a scaling that was found is part of the plan, and stays
-            more["withdrawn"] = self.withdrawn
+        if self.setup.trust is None and (phase != "scaling" or stored is None):
+            more["withdrawn"] = self.withdrawn  # but a scaling that was found is part of the plan, and stays
         if steps is None:
             done = coordinator.run_free(algorithm, courier, sites, updates, study, **more)
         else:
             done = coordinator.run(algorithm, courier, sites, steps, study, **more)
         self._remember(done)
-        if self.host.is_remote and not done.communications:  # nothing was learned, so it can begin anew
+        if self.setup.trust is not None and done.refused:
+            words = f"sums of two rounds in a row were lost ({done.refused[0]})"
+            raise ValueError(f"{words}; give the same command again to go on")
+        if (self.host.is_remote or self.setup.trust) and not done.communications:  # nothing was learned
             place.unlink(missing_ok=True)
             reasons = done.missed | done.away | done.refused
             words = "; ".join(f"{self.setup.parties[j].name}: {why}" for j, why in list(reasons.items())[:5])
-            raise ValueError(f"no site took part ({words})")
+            raise ValueError(f"{'no sum was made' if self.setup.trust else 'no site took part'} ({words})")
         return done
 
     def _tell(self, phase: str, done: int, total: int, now: Progress) -> None:
@@ -801,9 +888,11 @@ class _Conduct:
 
     def _sites(self, now: Progress, spent: dict[str, float]) -> list[dict[str, Any]]:
         """A row of `Sight` for each party."""
-        updates, rows = self.host.updates(), []
-        for j, party in enumerate(self.setup.parties):
+        updates, rows, absent = self.host.updates(), [], self.host.absent()
+        for j, party in enumerate(self.setup.owners):
             states = {"left out": now.refused, "away": now.away, "refused": now.missed}
+            if self.setup.trust is not None:
+                states = {"away": {j: absent[party.name]} if party.name in absent else {}}
             state = next((state for state, reasons in states.items() if j in reasons), "here")
             row = {"name": party.name, "epsilon": _finite(party.epsilon), "updates": updates.get(party.name, 0)}
             row |= {"spent": _finite(spent.get(party.name, math.nan)), "state": state}
@@ -850,7 +939,7 @@ class _Conduct:
             judged = setup.evaluation(algorithm.posterior(done.state))
             scored = self._phase("evaluation", judged, everybody, scaling)
             released = summary(np.asarray(scored.state).sum(axis=0), setup.evaluation_noise())
-            if coordinator.let_go(algorithm, done, self.withdrawn()):
+            if setup.trust is None and coordinator.let_go(algorithm, done, self.withdrawn()):
                 done.state, _ = coordinator.settle(algorithm, done.state)
                 _replace(self._place("inference"), done.to_bytes())
                 self._remember(done)
@@ -870,13 +959,20 @@ class _Conduct:
                 "refused": self.refusals.get(party.name),
                 "places": capacity,
             }
-            for party, capacity in zip(setup.parties, setup.capacities, strict=True)
+            for party, capacity in zip(setup.owners, setup.capacities, strict=True)
         ]
+        if setup.trust is not None:
+            made = done.taken.get(0, 0)
+            for row in rows:
+                row["dropped"] = made - row["updates"]
         tested = None if self.test is None else scores(posterior, self.test) | judged(posterior, self.test)
         messages = setup.messages(done.communications)
         texts = {name: statement.text() for name, statement in statements.items()}
         count = len(setup.members)
-        return Federation(posterior, rows, self.history.rows, messages, tested, released, texts, count, self.name)
+        trust = None if setup.trust is None else setup.trust.words
+        return Federation(
+            posterior, rows, self.history.rows, messages, tested, released, texts, count, self.name, trust
+        )
 
     def _told(self, done: int) -> dict[str, Any]:
         """What has changed at the parties by a round: how often they answered, and what ε they spent.
@@ -902,11 +998,13 @@ class LocalHost:
         self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
         _claim(setup, folder)
         with _writing(folder):
-            for party in setup.parties:
-                self._own(party).mkdir(parents=True, exist_ok=True)
-        self.ledgers = [self._ledger(party) for party in setup.parties]
+            for owner in setup.owners:
+                self._own(owner).mkdir(parents=True, exist_ok=True)
+        self.ledgers = [self._ledger(owner) for owner in setup.owners]
         self.sites: dict[str, list[Site]] = {}  # by phase
+        self.assembly: Assembly | None = None  # of the inference, where sums are secure
         self._was_seeded: bool | None = None
+        self._identities = {owner.name: new_identity() for owner in setup.owners} if setup.trust is not None else {}
 
     def last_rounds(self, phase: str) -> dict[int, int]:
         """None: one folder holds what the coordinator and the parties know."""
@@ -932,9 +1030,11 @@ class LocalHost:
         budget: dict[str, Any] = {"epsilon": member.epsilon, "delta": member.delta}
         return Ledger.create(path, data_set=member.name, unit=plan.unit, adjacency=plan.adjacency, **budget)
 
-    def open(self, phase: str, study: str, scaling: Scaling | None) -> local.Direct:
+    def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         """Sites for one phase. Its name in ledgers and keys, and its stores, are its own."""
         setup = self.setup
+        if setup.trust is not None:
+            return self._gather(phase, study, scaling)
         sites = [
             Site(
                 party.name,
@@ -946,18 +1046,49 @@ class LocalHost:
                 self._own(party) / f"{phase}.store",
                 setup.most_updates(phase),
             )
-            for place, (party, ledger) in enumerate(zip(setup.parties, self.ledgers, strict=True))
+            for place, (party, ledger) in enumerate(zip(setup.owners, self.ledgers, strict=True))
         ]
         self.sites[phase] = sites
         return local.Direct(sites)
 
+    def _gather(self, phase: str, study: str, scaling: Scaling | None) -> "Gathering":
+        """All sites as one, of which only sums are seen."""
+        setup = self.setup
+        terms = setup.terms(phase, study, {name: public_identity(key) for name, key in self._identities.items()})
+        accesses = [setup.own_access(phase, place, scaling) for place in range(len(setup.owners))]
+        delegates = {
+            owner.name: Delegate(owner.name, terms, access, self.key, ledger, self._identities[owner.name])
+            for owner, access, ledger in zip(setup.owners, accesses, self.ledgers, strict=True)
+        }
+
+        def ask(round: int, contents: Mapping[str, Any]) -> dict[str, Update | str]:
+            found: dict[str, Update | str] = {}
+            gone = setup.plan.leaving(round, list(delegates)) if phase == "inference" else {}
+            for name, content in contents.items():
+                if content["stage"] >= gone.get(name, math.inf):
+                    found[name] = "it dropped out"
+                    continue
+                answer = delegates[name](Broadcast(study, round, content))
+                found[name] = answer if isinstance(answer, Update) else answer.reason
+            return found
+
+        assembly = Assembly(terms, setup.form(phase, scaling), ask, self.folder / f"{phase}.store")
+        if phase == "inference":
+            self.assembly = assembly
+        return Gathering(assembly)
+
+    def absent(self) -> dict[str, str]:
+        return {} if self.assembly is None else self.assembly.absent
+
     def spent(self) -> dict[str, float]:
         """ε that each party has spent, by its own ledger."""
-        pairs = zip(self.setup.parties, self.ledgers, strict=True)
+        pairs = zip(self.setup.owners, self.ledgers, strict=True)
         return {member.name: math.inf if ledger is None else ledger.spent() for member, ledger in pairs}
 
     def updates(self) -> dict[str, int]:
-        """How many updates of inference each party has made."""
+        """How many updates of inference each party has made, or in how many sums it is."""
+        if self.assembly is not None:
+            return dict(self.assembly.present)
         return {site.name: site.updates for site in self.sites.get("inference", [])}
 
     def is_seeded(self) -> bool:
@@ -971,7 +1102,8 @@ class LocalHost:
         found, setup = {}, self.setup
         timing = ("How often a site answers follows from its number of places.",)
         paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
-        for member, ledger, capacity in zip(setup.parties, self.ledgers, setup.capacities, strict=True):
+        whom = UNTRUSTED if setup.trust is None else setup.trust.words
+        for member, ledger, capacity in zip(setup.owners, self.ledgers, setup.capacities, strict=True):
             entries = () if ledger is None else ledger.entries()
             counts = Counter(entry.event for entry in entries)
             event = NonPrivate() if ledger is None else compose(*(Repeated(e, n) for e, n in counts.items()))
@@ -986,7 +1118,7 @@ class LocalHost:
                 "Ranges of numeric columns are public bounds; categories and classes are public.",
                 *(paid if setup.paid else ()),
                 *(timing if setup.plan.schedule == "asynchronous" else ()),
-                *((TRUSTED,) if setup.plan.is_pooled else (UNTRUSTED,)),
+                TRUSTED if setup.plan.is_pooled else whom,
                 *((SECRET,) if setup.plan.participation < 1 else ()),
                 ALONE if setup.plan.is_pooled and member.ledger is None else COUNTED,
             )
@@ -994,6 +1126,24 @@ class LocalHost:
                 event, member.delta, seeded=seeded, adjacency=setup.plan.adjacency, notes=notes
             )
         return found
+
+
+class Gathering:
+    """A courier to all sites as one party, whose answer is made of secure sums."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self.assembly = assembly
+        self._answers: list[coordinator.Answer] = []
+
+    def send(self, site: int, broadcast: Broadcast) -> None:
+        del site
+        try:
+            self._answers.append(self.assembly(broadcast))
+        except TooFew as error:
+            self._answers.append(coordinator.Away(str(error)))
+
+    def receive(self) -> tuple[int, coordinator.Answer]:
+        return 0, self._answers.pop(0)
 
 
 def _is_seeded(ledger: Ledger) -> bool:
@@ -1052,6 +1202,8 @@ def _check(plan: Plan, members: Sequence[Member], is_remote: bool) -> None:
         if not member.epsilon > 0:
             raise ValueError(f"epsilon={member.epsilon} of {member.name}; expected a number above 0, or infinity")
         accounting.check_delta(member.delta)
+        if plan.secure_sum and math.isinf(member.epsilon):
+            raise ValueError("secure_sum with an infinite epsilon hides what nothing protects; give a budget")
         table = member.table
         same = (table.names, table.numbers) == (first.names, first.numbers)
         if not same or not np.array_equal([table.low, table.high], [first.low, first.high], equal_nan=True):

@@ -243,7 +243,7 @@ class Sneaky(Diagonal):
         (jax.ShapeDtypeStruct((2,), jnp.float32), "is a ShapeDtypeStruct"),
         (np.ones(2, np.float16), "of type 'float16'; expected one of bool, float32"),
         (np.ones(2, np.complex64), "of type 'complex64'"),
-        (np.ones(2, np.uint8), "of type 'uint8'"),
+        (np.ones(2, np.uint16), "of type 'uint16'"),
         (jnp.ones(2, jnp.bfloat16), "of type 'bfloat16'"),
         (np.array([object()]), "of type 'object'"),
         (np.array(["a"]), "of type 'str32'"),

@@ -29,7 +29,7 @@ Path = tuple[str, ...]  # the keys that lead to a part of a content
 
 MAGIC = b"tacit\0"
 VERSION = 1
-DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("bool", "float32", "float64", "int32", "int64")}
+DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("bool", "float32", "float64", "int32", "int64", "uint8")}
 FAMILIES = {"DiagonalGaussian": DiagonalGaussian, "FullGaussian": FullGaussian}
 
 # What a message may cost its receiver, each far above what a study sends.

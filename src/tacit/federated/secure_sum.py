@@ -244,10 +244,21 @@ def checked(session: Session, advertisements: Sequence[Advertisement]) -> dict[s
     for one in advertisements:
         if one.site in found:
             raise Refused(f"two advertisements of {one.site!r}")
-        _verify(session, one.site, one.signature, "advertise", one.seal, one.mask, one.seed)
+        verify(session, one)
         found[one.site] = one
     _enough(session, found, "advertised keys")
     return dict(sorted(found.items()))
+
+
+def verify(session: Session, message: Advertisement | Consent | Opened, survivors: Sequence[str] = ()) -> None:
+    """Refuse a message that is not signed by whom it names. survivors: to which a consent is."""
+    match message:
+        case Advertisement(site, seal, mask, seed, signature):
+            _verify(session, site, signature, "advertise", seal, mask, seed)
+        case Consent(site, signature):
+            _verify(session, site, signature, "agree", *map(str.encode, sorted(survivors)))
+        case Opened(site, gone, here, signature):
+            _verify(session, site, signature, "open", *_flat(gone), *_flat(here))
 
 
 def received(session: Session, masked: Masked) -> np.ndarray:
@@ -274,7 +285,7 @@ def total(
         raise Refused("masked integers came twice, or of a site that shared nothing")
     _enough(session, parts, "survivors")
     for one in opened:
-        _verify(session, one.site, one.signature, "open", *_flat(one.gone), *_flat(one.here))
+        verify(session, one)
         if set(one.here) != set(parts) or set(one.gone) != set(shared) - set(parts):
             raise Refused(f"{one.site!r} opened other shares than those of the survivors and of who is gone")
     if len({one.site for one in opened}) < len(opened):

@@ -60,6 +60,22 @@ def init(
     typer.echo(f"{out / 'authority'} signs certificates: keep it off the network, and back it up.")
 
 
+@app.command(short_help="Print the key by which a site signs in secure sums.")
+def key(
+    site: Annotated[Path, typer.Argument(help="The site's file, in TOML.")],
+) -> None:
+    """Print the key by which a site signs in secure sums, made when it is first asked for.
+
+    Tell it to those who run the other sites, not by way of the coordinator: they put it into [peers] of their files.
+    """
+    from tacit.config import read_site
+    from tacit.federated.assembly import public_identity
+    from tacit.network.station import identity_of
+
+    file = read_site(site)
+    typer.echo(f'"{file.settings.name}" = "{public_identity(identity_of(file.state_folder)).hex()}"')
+
+
 def serve(
     study: StudyFile,
     network: Network = NETWORK,

@@ -13,11 +13,13 @@
 import json
 import math
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ import numpy as np
 
 import tacit
 from tacit.config import Study, read_study
-from tacit.engines.coordinator import Answer, Away, Deserted, Fault
+from tacit.engines.coordinator import Answer, Away, Courier, Deserted, Fault
 from tacit.engines.nvflare import Coordinator, Failed, Lost, Post, Reply, put
+from tacit.federated.assembly import Assembly
 from tacit.federated.messages import LAST_ROUND, LONGEST_REASON, Broadcast, Refusal, Update, decode, encode
 from tacit.network.agreement import Agreement
 from tacit.network.station import HELLO, PHASES, asdict_of, locked
@@ -35,12 +38,13 @@ from tacit.privacy import events
 from tacit.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled, compose
 from tacit.privacy.statement import Statement
 from tacit.scaling import Scaling
-from tacit.study import UNTRUSTED, Setup, Sight, conduct
+from tacit.study import UNTRUSTED, Gathering, Setup, Sight, conduct
 
 SERVED = "TACIT_SERVED"  # the variable by which `tacit serve` tells FLARE's child where the study is
 MOST_NOTE = 2**20  # characters of a note
 GREETING = 300.0  # seconds for which a site may take to read its records and greet
 MOST_NUMBERS = 2**30  # of a release
+MOST_SHARE = 2000  # bytes of what a site sends for another one: a name twice, two shares and what is said of them
 ELSEWHERE = "Each site keeps its own ledger, where its other studies count too; this statement is of this study alone."
 SILENT = "The site was away at the end: this is the larger of what it last told and what the plan has."
 PUBLIC = "Ranges of numeric columns are public bounds; categories, classes and places for records are public."
@@ -54,7 +58,8 @@ class Remote:
     def __init__(self, setup: Setup, post: Post, place: Path, *, forgives: bool) -> None:
         """place: the file of what sites said of themselves, also in earlier sittings."""
         self.setup, self.post, self.place, self.forgives = setup, post, place, forgives
-        self.names = [party.name for party in setup.parties]
+        self.names = [owner.name for owner in setup.owners]
+        self.assembly: Assembly | None = None  # of the inference, where sums are secure
         known = json.loads(place.read_text()) if place.exists() else {}
         self.notes: dict[str, dict[str, Any]] = {name: known.get(name, {}) for name in self.names}
         self.heard: dict[str, str] = {}
@@ -81,7 +86,13 @@ class Remote:
             found = {}
         sound = _sound(found, self._made(self.names.index(name))) if isinstance(found, dict) else {}
         old = self.notes[name]
-        for key in ("events", "rounds", "updates", "spent"):  # what was released stays so, whatever is said later
+        for key in (
+            "events",
+            "rounds",
+            "updates",
+            "spent",
+            "key",
+        ):  # what was released stays so, whatever is said later
             if not sound.get(key) and old.get(key):
                 sound[key] = old[key]
         sound["seeded"] = bool(sound.get("seeded") or old.get("seeded"))
@@ -97,16 +108,41 @@ class Remote:
         made = (mechanism.level_events(slots, plan.unit, 0) for mechanism in setup.mechanisms[place].values())
         return dict.fromkeys((_bare(event) for levels in made for event in levels), most)
 
-    def open(self, phase: str, study: str, scaling: Scaling | None) -> "Line":
-        return Line(self, phase, scaling)
+    def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
+        line = Line(self, phase, scaling)
+        if self.setup.trust is None:
+            return line
+        terms = self.setup.terms(phase, study, self._roster())
+        assembly = Assembly(
+            terms, self.setup.form(phase, scaling), partial(line.ask_all, study), self.place.with_name(f"{phase}.store")
+        )
+        if phase == "inference":
+            self.assembly = assembly
+        return Gathering(assembly)
+
+    def _roster(self) -> dict[str, bytes]:
+        """The keys that sites say are theirs. Sites have each other's from elsewhere, and compare."""
+        keys = {name: note.get("key") for name, note in self.notes.items()}
+        lacking = [name for name, key in keys.items() if key is None]
+        if lacking:
+            why = self.notes[lacking[0]].get("refusal") or "it was not here yet"
+            raise ValueError(f"the key of {lacking[0]} for secure sums is not known ({why}); begin with all sites")
+        return {name: bytes.fromhex(key) for name, key in keys.items() if key is not None}
+
+    def absent(self) -> dict[str, str]:
+        return {} if self.assembly is None else self.assembly.absent
 
     def last_rounds(self, phase: str) -> dict[int, int]:
+        if self.setup.trust is not None:  # what all sites together have answered is in the coordinator's store alone
+            return {}
         return {place: self.notes[name].get("rounds", {}).get(phase, -1) for place, name in enumerate(self.names)}
 
     def spent(self) -> dict[str, float]:
         return {name: note.get("spent", math.nan) for name, note in self.notes.items()}
 
     def updates(self) -> dict[str, int]:
+        if self.setup.trust is not None:
+            return dict.fromkeys(self.names, 0) if self.assembly is None else dict(self.assembly.present)
         return {name: note.get("updates", {}).get("inference", 0) for name, note in self.notes.items()}
 
     def is_seeded(self) -> bool:
@@ -115,11 +151,12 @@ class Remote:
     def statements(self) -> dict[str, Statement]:
         """What each site says that it released for this study; of one that says nothing, what the plan has."""
         told, found = self.greet(), {}
-        for place, (name, party) in enumerate(zip(self.names, self.setup.parties, strict=True)):
+        whom = UNTRUSTED if self.setup.trust is None else self.setup.trust.words
+        for place, (name, party) in enumerate(zip(self.names, self.setup.owners, strict=True)):
             note, planned = self.notes[name], self.setup.cost(place) or NonPrivate()
             events_told = [Repeated(events.from_dict(event), count) for event, count in note.get("events", [])]
             choices = [compose(*events_told)] if events_told else [planned]
-            notes = [PUBLIC, UNTRUSTED, ELSEWHERE]
+            notes = [PUBLIC, whom, ELSEWHERE]
             if events_told and name not in told:  # it may have released more than it could say
                 choices.append(planned)
                 notes.append(SILENT)
@@ -148,6 +185,8 @@ class Line:
         shape = self.host.setup.answer_shape(phase)
         # The numbers of an answer, and what is said around them.
         self.most = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape)) + 4096
+        if host.setup.trust is not None:  # integers of 64 bits, and something for each of the others
+            self.most = 2 * self.most + MOST_SHARE * len(host.names)
 
     def send(self, site: int, broadcast: Broadcast) -> None:
         if self.host.names[site] not in self.host.post.sites:
@@ -167,6 +206,26 @@ class Line:
             return site, Fault(reply.reason)
         self.host.note(name, reply)
         return site, self._judged(name, reply.data)
+
+    def ask_all(self, study: str, round: int, contents: Mapping[str, Any]) -> dict[str, Update | str]:
+        """Send a content to each of some sites, and wait for what comes of it: an answer, or why there is none."""
+        waiting = {self.host.names.index(name): int(content["stage"]) for name, content in contents.items()}
+        for site in waiting:
+            self.send(site, Broadcast(study, round, contents[self.host.names[site]]))
+        found: dict[str, Update | str] = {}
+        while waiting:
+            site, answer = self.receive()
+            if site not in waiting:
+                continue
+            if isinstance(answer, Update):
+                fits = isinstance(answer.content, dict) and answer.content.get("stage") == waiting[site]
+                if self.repeats and not (fits and (answer.study, answer.round) == (study, round)):
+                    continue  # late, or again
+                found[self.host.names[site]] = answer
+            else:
+                found[self.host.names[site]] = answer.reason
+            del waiting[site]
+        return found
 
     def _judged(self, name: str, data: bytes) -> Answer:
         if len(data) > self.most:
@@ -196,7 +255,7 @@ class Status:
         """Write where the study is."""
         spent, updates = host.spent(), host.updates()
         sites = {}
-        for party in self.setup.parties:
+        for party in self.setup.owners:
             reason = left.get(party.name) or away.get(party.name) or ""
             state = "left out" if party.name in left else "away" if party.name in away else "here"
             sites[party.name] = {
@@ -211,7 +270,8 @@ class Status:
                 self.log("site", site=party.name, state=state, reason=reason)
                 self._said[party.name] = state
         self.log("step", phase=phase, done=done, of=total)
-        self._write({"phase": phase, "done": done, "of": total, "sites": sites})
+        secure = {} if self.setup.trust is None else {"secure_sum": True}
+        self._write({"phase": phase, "done": done, "of": total, "sites": sites, **secure})
 
     def fail(self, reason: str) -> None:
         self.log("failed", reason=reason)
@@ -245,6 +305,8 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
     for name in ("study", "refusal"):
         if isinstance(note.get(name), str):
             found[name] = note[name][:LONGEST_REASON]
+    if isinstance(key := note.get("key"), str) and re.fullmatch("[0-9a-f]{64}", key):
+        found["key"] = key
     for name in ("spent", "epsilon"):
         if type(note.get(name)) in (int, float) and 0 <= note[name] <= sys.float_info.max:
             found[name] = float(note[name])
@@ -333,6 +395,8 @@ class StudyController(Coordinator):
             names = host.names
             away = {names[j]: why for j, why in {**progress.missed, **progress.away}.items()}
             left = {names[j]: why for j, why in progress.refused.items()}
+            if setup.trust is not None:  # all sites are one to the engine
+                away, left = host.absent(), {}
             status.show(host, phase, done, total, away, left)
 
         def look(sight: Sight) -> None:
@@ -352,8 +416,8 @@ class StudyController(Coordinator):
             "name": study.plan.name,
             "model": study.settings.model,
             "target": study.settings.target,
-            "data": f"{len(setup.parties)} sites over a network",
+            "data": f"{len(setup.owners)} sites over a network",
         }
-        budgets = {party.name: party.epsilon for party in setup.parties}
+        budgets = {owner.name: owner.epsilon for owner in setup.owners}
         studied.write(self.out, done, about, budgets, 0 if test is None else len(test.target))
         status.log("finished")

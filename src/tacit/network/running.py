@@ -397,6 +397,10 @@ def withdraw(out: Path, site: str) -> None:
         )
     if (out / "result.json").exists():
         raise ValueError(f"out={out} is finished, and its posterior was released; begin a new study without the site")
+    if read_status(out).get("secure_sum"):
+        raise ValueError(
+            f"out={out} is a study of secure sums, in which nobody has a site's factor; end {site} instead"
+        )
     (out / "withdraw").mkdir(exist_ok=True)
     (out / "withdraw" / site).touch()
 

@@ -12,6 +12,7 @@ The folder `state` beside the data:
 | `ledger.sqlite`          | what has been spent of the data set's budget, over all studies                       |
 | `STUDY/*.store`          | the factor and the last answer of each phase, from which a round is answered again   |
 | `STUDY/scaling.tree`     | the scales of columns that this study uses; they stay                                |
+| `identity`               | the key by which the site signs in secure sums                                       |
 | `audit.jsonl`            | a line for every message answered, each with the hash of the one before              |
 """
 
@@ -36,6 +37,7 @@ import numpy as np
 
 from tacit.config import SiteFile, Unfit, read_site
 from tacit.engines.nvflare import Answer, Answerer
+from tacit.federated.assembly import MASK, Delegate, new_identity, public_identity
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
 from tacit.federated.site import NO_ROOM, SEEDED, Site, _write
 from tacit.network.agreement import Agreement, form_of
@@ -68,7 +70,7 @@ class Station:
         self.file, self.name = file, file.settings.name
         self.journal = Journal(file.state_folder / "audit.jsonl")
         self.study, self.refusal = "unknown", ""
-        self._sites: dict[str, Site] = {}
+        self._sites: dict[str, Site | Delegate] = {}
         self._lock: Any = None
         try:
             _make_folder(file.state_folder)
@@ -129,8 +131,11 @@ class Station:
         self.setup = agreement.setup(outline, self.name, records)
         seed = self.file.settings.insecure_seed
         self.key = secure_key() if seed is None else insecure_key(seed)
+        charged = {entry.study for entry in self.ledger.entries()}
         for phase in PHASES:  # that were begun before: their last rounds are to be told
-            if (self.folder / f"{phase}.store").exists():
+            if (self.folder / f"{phase}.store").exists() or (
+                self.plan.secure_sum and f"{self.study}/{phase}" in charged
+            ):
                 self._site(phase)
 
     def _objections(self, places: int) -> Iterator[str]:
@@ -148,6 +153,8 @@ class Station:
                 yield f"{what}={asked!r} is not allowed here; expected one of {', '.join(allowed)}"
         if plan.is_pooled:
             yield "this study trusts the coordinator with sums; this site adds its own noise or none takes part"
+        if plan.secure_sum:
+            yield from self._distrusts()
         if limits.most_rounds is not None and plan.rounds > limits.most_rounds:
             yield f"rounds={plan.rounds}; expected at most {limits.most_rounds} here"
         if not self.epsilon <= limits.epsilon:
@@ -158,6 +165,29 @@ class Station:
             yield "scores on held-out records are not shared here; leave evaluation out"
         if places != self.file.record_places:
             yield f"places={places} in the study; expected {self.file.record_places}, this site's public number"
+
+    def _distrusts(self) -> Iterator[str]:
+        """What of secure sums this site does not trust."""
+        names, file = [entry[0] for entry in self.agreement.sites], self.file.settings
+        lacking = [name for name in names if name != self.name and name not in file.peers]
+        if lacking:
+            yield f"this site has no key of {lacking[0]} in [peers]; ask those who run it, who get it from that site"
+        try:
+            pooling = self.plan.trust(len(names)).pooling
+        except ValueError as error:
+            yield str(error)
+        else:
+            if pooling < file.limits.pooling:
+                yield (
+                    f"secure sums that stand {pooling} sites which pool what they know; expected at least "
+                    f"{file.limits.pooling} here"
+                )
+
+    def _roster(self) -> dict[str, bytes]:
+        """The keys of all sites: this one's own, and those that its file has of others."""
+        peers = {name: bytes.fromhex(key) for name, key in self.file.settings.peers.items()}
+        own = public_identity(identity_of(self.file.state_folder))
+        return {name: own if name == self.name else peers[name] for name, *_ in self.agreement.sites}
 
     def _check_noise(self, setup: Setup) -> None:
         """Every release has at least the noise that the site asks for, by the site's own reckoning."""
@@ -220,6 +250,8 @@ class Station:
             answer = self._answer(broadcast)
         data = encode(answer)
         kind, words = ("refused", answer.reason) if isinstance(answer, Refusal) else ("answered", "")
+        if isinstance(answer, Update) and self.plan.secure_sum and int(answer.content["stage"]) < MASK:
+            kind = "exchanged"  # keys, and nothing that is charged
         try:
             self._write(kind, broadcast.study, broadcast.round, request, data, words)
         except OSError:
@@ -251,11 +283,14 @@ class Station:
         except (ValueError, ArithmeticError, MemoryError):  # settings with which no update can be made
             return self._refuse(broadcast, "no update can be made with these settings; begin a study with others")
 
-    def _site(self, phase: str) -> Site:
+    def _site(self, phase: str) -> "Site | Delegate":
         """The site of a phase, made when it is first asked."""
         if phase not in self._sites:
             setup, place = self.setup, self.place
             found = None if phase == "scaling" else self._scaling()
+            if self.plan.secure_sum:
+                self._sites[phase] = self._delegate(phase, found)
+                return self._sites[phase]
             algorithm = setup.algorithm(phase, place)
             access = setup.access(phase, place, found)
             store = self.folder / f"{phase}.store"
@@ -265,6 +300,12 @@ class Station:
             tells = self.file.settings.shares.spent
             self._sites[phase] = Site(self.name, study, algorithm, access, self.key, part, store, most, tells)
         return self._sites[phase]
+
+    def _delegate(self, phase: str, scaling: Scaling | None) -> Delegate:
+        terms = self.setup.terms(phase, f"{self.study}/{phase}", self._roster())
+        part: Any = Part(self.ledger, self.study, self.epsilon)
+        access, own = self.setup.own_access(phase, self.place, scaling), identity_of(self.file.state_folder)
+        return Delegate(self.name, terms, access, self.key, part, own, self.file.settings.shares.spent)
 
     # --- Scales of columns: the first that come are the study's ---------------------------------------------------
 
@@ -303,6 +344,8 @@ class Station:
             note["events"] = [[events.to_dict(event), count] for event, count in counts.items()]
             note["rounds"] = {phase: site.last_round for phase, site in self._sites.items()}
             note["updates"] = {phase: site.updates for phase, site in self._sites.items()}
+            if self.plan.secure_sum:
+                note["key"] = public_identity(identity_of(self.file.state_folder)).hex()
             if self.file.settings.shares.spent:
                 note |= {"spent": whole[-1].spent if whole else 0.0, "epsilon": self.ledger.epsilon}
         return json.dumps(note)
@@ -315,6 +358,10 @@ class Part:
     ledger: Ledger
     study: str
     epsilon: float
+
+    def entries(self) -> list[Entry]:
+        """All of the ledger."""
+        return list(self.ledger.entries())
 
     def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
         """As the ledger's, if this study's charges and this one are within its part."""
@@ -338,6 +385,16 @@ def _opened(content: Any) -> tuple[Any, Any]:
     if not isinstance(content, dict) or not {"content"} <= set(content) <= {"content", "scaling"}:
         raise Refused("the message has another form than this version's; use the same version of tacit")
     return content.get("scaling", {}), content["content"]
+
+
+def identity_of(state: Path) -> bytes:
+    """The key by which a site signs in secure sums, made when it is first asked for. It stays in the state folder."""
+    place = state / "identity"
+    if not place.exists():
+        _make_folder(state)
+        _write(place, new_identity())
+        place.chmod(0o600)
+    return place.read_bytes()
 
 
 # --- Durable files ------------------------------------------------------------------------------------------------

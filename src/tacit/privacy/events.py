@@ -103,6 +103,22 @@ class Gaussian(_AdditiveNoise):
 
 
 @dataclass(frozen=True)
+class DistributedGaussian(Gaussian):
+    """The same by a distributed discrete Gaussian: each of `sites` adds a share, and only the sum is seen.
+
+    The noise is that of `honest` shares, whatever more there is: so many sites must be in the sum and tell nobody of
+    theirs. `coordinates` counts the draws of all sites.
+    """
+
+    sites: int = 1
+    honest: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes("sites", self.sites, "honest", self.honest)
+
+
+@dataclass(frozen=True)
 class Laplace(_AdditiveNoise):
     """A sum of vectors of L1 norm at most C, plus Laplace noise of scale noise_multiplier · C on each coordinate."""
 
@@ -212,6 +228,7 @@ def at_level(event: Event, schedule: int, level: int) -> Event:
 
 _NAMES: dict[str, type[Event]] = {
     "gaussian": Gaussian,
+    "distributed-gaussian": DistributedGaussian,
     "laplace": Laplace,
     "poisson-sampled": PoissonSampled,
     "truncated-poisson-sampled": TruncatedPoissonSampled,

@@ -321,7 +321,7 @@ class Access:
 
     def whole(self) -> "Access":
         """Each unit as one record, ((its records, which of them exist), its place), for what is no sum over records."""
-        places = jnp.arange(self.slots, dtype=jnp.int32)[:, None]
+        places = jnp.arange(self.present.shape[0], dtype=jnp.int32)[:, None]
         records, filled = jax.tree.map(lambda leaf: leaf[:, None], (self.records, self.present))
         return replace(self, records=((records, filled), places), present=jnp.any(self.present, axis=1, keepdims=True))
 
@@ -347,6 +347,16 @@ class Access:
         return self._release(key, contribution, limit).map(lambda total: inside.back(total, self.slots))
 
     def _release(self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit | None) -> Released[Any]:
+        level, noise_key, event, sums, coordinates, units = self._added_up(key, contribution, limit)
+        total = self.mechanism.release(noise_key, sums, level, coordinates, units)
+        rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
+        scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
+        return Released(scaled, event, not is_secure(key), witness(noise_key))
+
+    def _added_up(
+        self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit | None
+    ) -> tuple[Array | int, Array, events.Event, Tree, int, int]:
+        """The clipped sum, without noise: the level, the noise's key, the price, the sum, its numbers and its units."""
         level = self._level()
         sampling_key, noise_key = jax.random.split(key)
         records, present, chosen = self._sampled(sampling_key)
@@ -366,10 +376,7 @@ class Access:
             return self.mechanism.add_up(batch, chosen, level, coordinates, units)
 
         sums = _in_parts(add_up, (records, present, chosen), MOST_NUMBERS // (coordinates * present.shape[1]))
-        total = self.mechanism.release(noise_key, sums, level, coordinates, units)
-        rates = jnp.asarray(self.mechanism.sampling_rates, jnp.result_type(float))
-        scaled = jax.tree.map(lambda leaf: leaf / rates[level].astype(leaf.dtype), total)
-        return Released(scaled, event, not is_secure(key), witness(noise_key))
+        return level, noise_key, event, sums, coordinates, units
 
     def _units(
         self, contribution: Callable[[Tree], Contributions], records: Tree, present: Array, limit: Limit | None
@@ -402,7 +409,7 @@ class Access:
         """Records of the slots that a step chooses, which of them exist, and which places of the batch are filled."""
         sampler = self.mechanism.sampler(self.slots)
         if sampler is None:
-            return self.records, self.present, jnp.ones(self.slots, bool)
+            return self.records, self.present, jnp.ones(self.present.shape[0], bool)
         indices, chosen = sampler.draw(key, self._level())
         records, present = jax.tree.map(lambda leaf: leaf[indices], (self.records, self.present))
         return records, present, chosen

@@ -34,6 +34,8 @@ TABLE_RADIUS = 2047  # 10.2 standard deviations: the tail beyond has mass 2⁻�
 STRIDE = 128  # 200 / 128 = 1.56 is above the smoothing parameter of the integers for an error of 2⁻⁶⁸
 SCALE = TABLE_SCALE * math.sqrt(STRIDE**4 + STRIDE**2 + 1)
 DRAW_ERROR = 2.0**-48
+LARGEST = TABLE_RADIUS * (STRIDE * STRIDE + STRIDE + 1)  # of a draw: the noise has an end
+MOST_DRAWS = 2**30 // LARGEST  # that one word holds beside a sum
 
 
 @functools.cache
@@ -56,61 +58,90 @@ class Lattice:
     """The public grid of a release: what noise multiplier, clip, dimension and batch size make it.
 
     `spacings` has one g for each level of a schedule; `limb_bits` splits integer sums in two where they could pass 32
-    bits.
+    bits. largest: a coordinate of one contribution, in steps of the grid.
     """
 
     spacings: tuple[float, ...]
     limb_bits: int
+    largest: int
 
     @classmethod
     def of(
-        cls, clips: Sequence[float], noise_multipliers: Sequence[float], dimension: int, batch: int, margin: float
+        cls,
+        clips: Sequence[float],
+        noise_multipliers: Sequence[float],
+        dimension: int,
+        batch: int,
+        margin: float,
+        shares: int = 1,
     ) -> "Lattice":
         """The grid whose fixed noise is `noise_multiplier` times the sensitivity of a rounded, clipped sum.
 
-        g solves SCALE·g = σ·((1 + margin)·C + g·√d / 2), at each level.
+        g solves √shares·SCALE·g = σ·((1 + margin)·C + g·√d / 2), at each level; shares: how many draws are added up.
         """
-        spacings, largest = [], 0
+        spacings, largest, scale = [], 0, SCALE * math.sqrt(shares)
         for clip, multiplier in zip(clips, noise_multipliers, strict=True):
-            room = SCALE - multiplier * math.sqrt(dimension) / 2
-            if room <= SCALE / 2:
+            room = scale - multiplier * math.sqrt(dimension) / 2
+            if room <= scale / 2:
                 raise ValueError(
                     f"noise_multiplier={multiplier} with {dimension} dimensions; the product of the multiplier and "
-                    f"the root of the dimension must stay below {SCALE:.2g}"
+                    f"the root of the dimension must stay below {scale:.2g}"
                 )
             spacings.append(multiplier * (1 + margin) * clip / room)
             # One contribution's largest coordinate, in steps of the lattice.
             largest = max(largest, math.ceil(clip * (1 + margin) / spacings[-1]) + 1)
-        return cls(tuple(spacings), _limb_bits(largest, batch))
+        return cls(tuple(spacings), _limb_bits(largest, batch), largest)
 
     def spacing(self, level: Array | int) -> Array:
         """The spacing at a level that may be traced."""
         return jnp.asarray(self.spacings, jnp.result_type(float))[level]
 
-    def add_noise(self, key: Array, high: Tree, low: Tree, level: Array | int = 0) -> Tree:
-        """The sum's integers plus noise, times the spacing.
+    def add_noise(self, key: Array, high: Tree, low: Tree, level: Array | int = 0, draws: int = 1) -> Tree:
+        """The sum's integers plus noise, times the spacing."""
+        noised, treedef = self._noised(key, high, low, draws)
+        spacing = self.spacing(level)
+        if self.limb_bits == 0:
+            return jax.tree.unflatten(treedef, [high.astype(spacing.dtype) * spacing for high, _ in noised])
+        unit = float(1 << self.limb_bits)
+        released = [(high.astype(spacing.dtype) * unit + low.astype(spacing.dtype)) * spacing for high, low in noised]
+        return jax.tree.unflatten(treedef, released)
+
+    def words(self, key: Array, high: Tree, low: Tree) -> tuple[Array, Array]:
+        """The sum's integers plus noise, all in one row, as the upper (signed) and lower halves of 64 bits."""
+        bits, found = self.limb_bits, []
+        for upper, lower in self._noised(key, high, low, 1)[0]:
+            if bits == 0:
+                found.append((upper >> 31, upper.astype(jnp.uint32)))
+            else:
+                found.append((upper >> (32 - bits), (upper.astype(jnp.uint32) << bits) | lower))
+        return tuple(jnp.concatenate([half.reshape(-1) for half in halves]) for halves in zip(*found, strict=True))  # type: ignore[return-value]
+
+    def _noised(self, key: Array, high: Tree, low: Tree, draws: int) -> tuple[list[tuple[Array, Array]], Any]:
+        """Both parts of each leaf, with the sum of so many draws of noise.
 
         Noise joins before the two parts are carried into one another, so what comes out is a function of the noised
         total alone.
         """
+        if not 1 <= draws <= MOST_DRAWS:
+            raise ValueError(f"draws={draws} of noise in one sum; expected 1 to {MOST_DRAWS}")
         leaves, treedef = jax.tree.flatten(high)
-        noise = lattice_gaussian(key, (sum(leaf.size for leaf in leaves),))
-        released, start = [], 0
+        size = sum(leaf.size for leaf in leaves)
+        noise = jnp.sum(lattice_gaussian(key, (draws, size)), axis=0, dtype=jnp.int32)
+        noised, start = [], 0
         for leaf, rest in zip(leaves, jax.tree.leaves(low), strict=True):
             z = noise[start : start + leaf.size].reshape(leaf.shape)
             start += leaf.size
-            released.append(self._release(leaf, rest, z, self.spacing(level)))
-        return jax.tree.unflatten(treedef, released)
+            noised.append(self._carried(leaf, rest, z))
+        return noised, treedef
 
-    def _release(self, high: Array, low: Array, noise: Array, spacing: Array) -> Array:
+    def _carried(self, high: Array, low: Array, noise: Array) -> tuple[Array, Array]:
         bits = self.limb_bits
         if bits == 0:
-            return (high + noise).astype(spacing.dtype) * spacing
+            return high + noise, low
         mask = (1 << bits) - 1
         low = low + (noise & jnp.int32(mask)).astype(jnp.uint32)
         high = high + (noise >> bits) + (low >> bits).astype(jnp.int32)
-        low = low & jnp.uint32(mask)
-        return (high.astype(spacing.dtype) * float(1 << bits) + low.astype(spacing.dtype)) * spacing
+        return high, low & jnp.uint32(mask)
 
 
 def _limb_bits(largest: int, batch: int) -> int:

@@ -183,13 +183,16 @@ def _leaves(event: Event, count: int) -> Any:
 def _in_words(mechanism: Event, sampling: Event | None, count: int) -> str:
     match mechanism:
         case events.Gaussian() | events.Laplace():
-            name = type(mechanism).__name__
+            is_shared = isinstance(mechanism, events.DistributedGaussian)
+            name = "distributed discrete Gaussian" if is_shared else type(mechanism).__name__
             what = (
                 f"{name} noise of {mechanism.noise_multiplier:.4g} times the largest contribution of one "
                 f"{mechanism.unit} ({mechanism.adjacency})"
             )
         case _:
             what = "an exact value, without noise"
+    if isinstance(mechanism, events.DistributedGaussian):
+        what += f"; trust: at least {mechanism.honest} of {mechanism.sites} sites are honest and in the sum"
     match sampling:
         case events.PoissonSampled(rate, _):
             what += f", on Poisson samples at rate {rate:.4g}"

@@ -54,7 +54,9 @@ SHOWN: dict[str, Any] = {
         "spent": PRICE,
         "updates": ANSWERED,
         "refused": ANSWERED,
+        "dropped": ANSWERED,
     },
+    "trust": SETTING,
     "scores": {"records": PUBLIC, **_SCORES, "calibration": PUBLIC},
     "released": RELEASED,
     "history": {"round": SETTING, "communications": ANSWERED, "spent": PRICE, "updates": ANSWERED, **_SCORES},
@@ -98,7 +100,8 @@ class Findings:
     @property
     def is_pooled(self) -> bool:
         """Whether one trusted coordinator adds the noise, and has the one ledger."""
-        return self.posterior.plan.get("unit") == "site" and self.posterior.plan.get("noise") != "per-site"
+        plan = self.posterior.plan
+        return plan.get("unit") == "site" and plan.get("noise") != "per-site" and not plan.get("secure_sum")
 
     def attacks(self) -> dict[float, float]:
         """For each rate of false alarms the most that an attack on a unit of any site can reach."""
@@ -159,6 +162,17 @@ def shown(found: Mapping[str, Any], listed: Mapping[str, Any] | None = None) -> 
             value = shown(value, entry)
         kept[name] = value
     return kept
+
+
+def dropped(result: Mapping[str, Any]) -> str:
+    """Where sums are secure, how many sites dropped out of them, in a sentence."""
+    gone = {row["name"]: row["dropped"] for row in result["sites"] if row.get("dropped")}
+    if not gone:
+        return "No site dropped out of a sum."
+    names = ", ".join(f"{name} of {count}" for name, count in list(gone.items())[:10])
+    more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
+    count = f"{len(gone)} site{'s' * (len(gone) != 1)}"
+    return f"Of the sums that were made, {count} dropped out of some: {names}{more}."
 
 
 def title(name: str, model: str, target: str | None, sites: int) -> str:

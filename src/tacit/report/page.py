@@ -220,6 +220,8 @@ def _promise(found: Findings) -> Iterator[str]:
             "Each site's budget is its own: it is charged in the site's ledger before a record is read, which refuses "
             "what would pass it."
         )
+    if found.result.get("trust"):
+        yield f"{found.result['trust']} {findings.dropped(found.result)}"
 
 
 def _attacks(found: Findings) -> list[tuple[str, str, str]]:
@@ -236,7 +238,8 @@ def _notes(found: Findings) -> list[str]:
     """What the guarantee takes for granted: of all sites, each sentence once."""
     statement = found.statement
     every = list(statement.get("sites", {}).values()) or [statement]
-    notes = dict.fromkeys(note for one in every for note in one.get("notes", ()))
+    said = found.result.get("trust")  # above
+    notes = dict.fromkeys(note for one in every for note in one.get("notes", ()) if note != said)
     places = [note for note in notes if note.startswith("The number of places for records at ")]
     if len(places) > 1:  # the table of sites has them
         first = "The number of places for records at each site is public; the table below has it."

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.privacy.statement import rounded_up
-from tacit.report import page
+from tacit.report import findings, page
 from tacit.report.figures import SCORES
 
 if TYPE_CHECKING:  # it loads JAX, which is to be loaded while something is shown
@@ -49,6 +49,7 @@ def write(
         "sites": rows,
         "scores": None if found.scores is None else {"test_set": "public", "records": test_records, **found.scores},
         "released": found.released,
+        **({} if found.trust is None else {"trust": found.trust}),
         "history": found.history,
         "level": LEVEL,
     }
@@ -70,6 +71,8 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
     lines = [f"{row['name']} refused: {row['refused']}" for row in sites if row["refused"]]
     if len(lines) > MOST_PRINTED:
         lines[MOST_PRINTED:] = [f"{len(lines) - MOST_PRINTED} more sites refused; result.json has their reasons"]
+    if result.get("trust"):
+        lines.append(f"{result['trust']} {findings.dropped(result)}")
     lines += [*page.remarks(result), *_scores(result)]
     if result["randomness"] == "seeded":
         lines.append(

@@ -1,0 +1,228 @@
+"""Shared noise: a sum over many sites, to which each adds a share of the noise, and of which only the total is seen.
+
+A site adds up its own records on the public lattice, adds one draw of the lattice's noise, and hands out integers. Who
+adds up the integers of many sites, such as by `federated.secure_sum`, has the sum with noise of all of them.
+
+Guarantee of `SharedGaussian`: if at least `honest` of those whose integers are in the total tell nobody of their
+draws, and the total is all that is seen, it is the Gaussian mechanism with noise of `noise_multiplier` times the clip,
+for every unit of every site that is honest. What others add is known to the attacker and independent of the unit.
+
+* **Rounding and clipping** move the sum by at most (1 + margin)·C/g + √d/2 steps of the lattice, as at one site. A
+  step is a millionth of the noise, so that rounding to the nearest loses nothing that would be worth a draw.
+* **Noise.** h draws of a discrete Gaussian add up to one of √h times the deviation, up to 10 Σ exp(-2π²s²k/(k + 1))
+  in log-probability (Kairouz, Liu & Steinke 2021, theorem 11), s being `noise.SCALE`: nothing at all. That is a
+  continuous Gaussian, rounded, to within `noise.DRAW_ERROR` for each draw, which is in the price.
+* **Wrap.** Draws have an end, and so have clipped sums: integers of 64 bits do not wrap (`Layout.check`).
+
+`contributed` runs a program at a site. A sum is worth 0 there: what a site does next can depend on released numbers
+alone, never on its own noise (docs/errata.md, 3). `told` runs the same program at who knows the totals.
+
+P. Kairouz, Z. Liu & T. Steinke (2021). The distributed discrete Gaussian mechanism for federated learning with secure
+aggregation. ICML.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tacit.privacy import events
+from tacit.privacy.clipping import Contributions, Limit, rounding_margin
+from tacit.privacy.mechanism import Access, SubsampledGaussian, _own_key
+from tacit.privacy.noise import LARGEST, Lattice
+from tacit.privacy.randomness import is_secure, witness
+from tacit.privacy.released import Level, Released
+
+Tree = Any
+Program = Callable[[Access], Released[Any]]
+
+
+@dataclass(frozen=True)
+class SharedGaussian(SubsampledGaussian):
+    """Clip each unit's contribution, add up all units of all sites; noise comes in shares, one of each site.
+
+    sites: how many take part. honest: how many of them are surely in the total and keep their draws to themselves.
+    Whoever has all records in one place (an audit, a simulation) releases the same total, with noise of all sites.
+    """
+
+    sites: int = 1
+    honest: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        events.check_sizes("sites", self.sites, "honest", self.honest)
+        if self.sampling_rates != (1.0,):
+            raise ValueError("a shared sum takes all units, at one level; leave sampling_rate and schedules out")
+
+    @property
+    def deviation(self) -> float:
+        """With noise of all sites."""
+        return super().deviation * math.sqrt(self.sites / self.honest)
+
+    def level_events(self, slots: int, unit: str, coordinates: int) -> tuple[events.Event, ...]:
+        del slots
+        more: dict[str, Any] = {"coordinates": coordinates * self.sites, "sites": self.sites, "honest": self.honest}
+        return tuple(events.DistributedGaussian(noise, unit, **more) for noise in self.noise_multipliers)
+
+    def _lattice(self, coordinates: int, units: int) -> Lattice:
+        margin = rounding_margin(coordinates, jnp.result_type(float))
+        return Lattice.of(self.clips, self.noise_multipliers, coordinates, units, margin, self.honest)
+
+    @partial(jax.jit, static_argnums=(0, 4, 5))
+    def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
+        high, low = sums
+        return self._lattice(coordinates, units).add_noise(_own_key(key, sums), high, low, level, self.sites)
+
+    @partial(jax.jit, static_argnums=(0, 3, 4))
+    def share(self, key: Array, sums: Tree, coordinates: int, units: int) -> tuple[Array, Array]:
+        """A site's integers: its sum and one draw of noise, as halves of 64 bits."""
+        high, low = sums
+        return self._lattice(coordinates, units).words(_own_key(key, sums), high, low)
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """What is public of one sum: the spacing of its lattice, how many numbers, and the largest integer of a unit."""
+
+    spacing: float
+    numbers: int
+    largest: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The sums that a program makes, one after the other in one vector of integers; and what they cost a site."""
+
+    sums: tuple[_Sum, ...]
+    event: events.Event
+
+    @property
+    def size(self) -> int:
+        return sum(part.numbers for part in self.sums)
+
+    def check(self, units: int, sites: int) -> None:
+        """Refuse what could wrap: so many units in all, and so many sites' noise."""
+        for part in self.sums:
+            if units * part.largest + sites * LARGEST >= 2**63:
+                raise ValueError(f"sums over {units} units and {sites} sites could pass 64 bits; raise the noise")
+
+    def values(self, total: np.ndarray) -> list[np.ndarray]:
+        """The sums that a total of integers is."""
+        if total.shape != (self.size,) or total.dtype != np.int64:
+            raise ValueError(f"a total of {total.dtype}{list(total.shape)}; expected int64[{self.size}]")
+        ends = np.cumsum([part.numbers for part in self.sums])[:-1]
+        parts = zip(np.split(total, ends), self.sums, strict=True)
+        return [(part * kind.spacing).astype(np.float32) for part, kind in parts]
+
+
+@dataclass(frozen=True)
+class _Shared(Access):
+    """An access of which all sums are shared; made inside of one trace, and never leaves it.
+
+    places: the public number of places for units over all sites. notes: of each sum, in the order they were asked for.
+    """
+
+    places: int = 1
+    notes: list[_Sum] = field(default_factory=list)
+
+    @property
+    def slots(self) -> int:
+        return self.places
+
+    def at(self, level: Level) -> Access:
+        del level
+        raise ValueError("a program that repeats steps reads what it released; a shared sum is known to no site alone")
+
+    def _noted(self, coordinates: int, units: int) -> SharedGaussian:
+        mechanism = self.mechanism
+        if not isinstance(mechanism, SharedGaussian):
+            raise ValueError(f"{type(mechanism).__name__} in a program whose sums are shared; expected SharedGaussian")
+        lattice = mechanism._lattice(coordinates, units)
+        self.notes.append(_Sum(lattice.spacings[0], coordinates, lattice.largest))
+        return mechanism
+
+
+@dataclass(frozen=True)
+class _Contributing(_Shared):
+    """At a site: each sum leaves integers in `integers`, and is worth 0."""
+
+    integers: list[tuple[Array, Array]] = field(default_factory=list)
+
+    def _release(self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit | None) -> Released[Any]:
+        _, noise_key, event, sums, coordinates, units = self._added_up(key, contribution, limit)
+        mechanism = self._noted(coordinates, units)
+        self.integers.append(mechanism.share(noise_key, sums, coordinates, units))
+        # Of the shape and type of a release; nothing of the records is in it.
+        shape = jax.eval_shape(partial(mechanism.release, level=0, coordinates=coordinates, units=units), key, sums)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        return Released(zeros, event, not is_secure(key), witness(noise_key))
+
+
+@dataclass(frozen=True)
+class _Told(_Shared):
+    """Where totals are known: each sum is the next of them. The records are empty, and say but shapes."""
+
+    totals: Sequence[Array] = ()
+
+    def _release(self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit | None) -> Released[Any]:
+        _, noise_key, event, sums, coordinates, units = self._added_up(key, contribution, limit)
+        total, like, start = self.totals[len(self.notes)], jax.tree.leaves(sums[0]), 0
+        self._noted(coordinates, units)
+        leaves = []
+        for leaf in like:
+            leaves.append(total[start : start + leaf.size].reshape(leaf.shape))
+            start += leaf.size
+        value = jax.tree.unflatten(jax.tree.structure(sums[0]), leaves)
+        return Released(value, event, not is_secure(key), witness(noise_key))
+
+
+def _shared(kind: type[Any], access: Access, places: int, **more: Any) -> Any:
+    return kind(access.records, access.present, access.mechanism, access.unit, None, places, [], **more)
+
+
+def contributed(program: Program, access: Access, places: int) -> Released[tuple[Array, Array]]:
+    """A site's integers of all sums that a program makes, as upper and lower halves, with their receipt."""
+    own = _shared(_Contributing, access, places, integers=[])
+    release = program(own)
+    upper, lower = (jnp.concatenate(halves) for halves in zip(*own.integers, strict=True))
+    return replace(release, value=(upper, lower))
+
+
+def integers(halves: tuple[Any, Any]) -> np.ndarray:
+    """What `contributed` made, as int64."""
+    upper, lower = (np.asarray(half) for half in halves)
+    return (upper.astype(np.int64) << 32) | lower.astype(np.int64)
+
+
+def told(program: Program, access: Access, places: int, totals: Sequence[Array]) -> Released[Any]:
+    """What a program comes to where its sums are these. access: of the form of a site's, with one empty place."""
+    return program(_shared(_Told, access, places, totals=totals))
+
+
+def layout(program: Program, access: Access, places: int) -> Layout:
+    """What a program will sum up and cost, by shapes alone: no record is read."""
+    notes: list[_Sum] = []
+
+    def run(access: Access) -> Released[Any]:
+        own = _shared(_Contributing, access, places, integers=[])
+        release = program(own)
+        notes.extend(own.notes)
+        return release.map(lambda _: ())
+
+    event = jax.eval_shape(run, access).event
+    return Layout(tuple(notes), event)
+
+
+def empty(access: Access) -> Access:
+    """An access of the same form with one place, and nothing in it."""
+
+    def one(leaf: Any) -> Array:
+        return jnp.zeros((1, *leaf.shape[1:]), leaf.dtype)
+
+    return replace(access, records=jax.tree.map(one, access.records), present=one(access.present))

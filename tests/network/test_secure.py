@@ -1,0 +1,202 @@
+"""Secure sums between machines: the posterior of one process to the bit, by keys that sites have from each other."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare")
+
+from tests.network.conftest import RECORDS, SEED
+from tests.network.test_remote import plain, row
+
+from tacit.config import read_site
+from tacit.engines.coordinator import Deserted
+from tacit.engines.nvflare import Lost
+from tacit.federated.assembly import CHARGED, public_identity
+from tacit.federated.messages import Update, decode
+from tacit.network import running
+from tacit.network.coordinator import Status
+from tacit.network.station import identity_of
+from tacit.study import federate
+
+pytestmark = pytest.mark.xdist_group("clinics")
+KNOWN: dict[str, Any] = {}
+
+
+def key_of(clinics: Any, name: str) -> str:
+    return public_identity(identity_of(clinics.state(name))).hex()
+
+
+def introduce(clinics: Any, **settings: Any) -> None:
+    """Each clinic's file has the others' keys, as they told them."""
+    clinics.study = clinics.read(secure_sum=True, **settings)
+    for name in RECORDS:
+        clinics.set(name)
+        lines = [f'"{other}" = "{key_of(clinics, other)}"' for other in RECORDS if other != name]
+        text = clinics.path(name).read_text()
+        head = text.index("[peers]")
+        end = text.find("\n[", head + 1)
+        rest = text[end:] if end > 0 else ""
+        clinics.path(name).write_text(text[:head] + "\n".join(["[peers]", *lines]) + "\n" + rest)
+
+
+def honest(clinics: Any) -> Any:
+    if "found" not in KNOWN:
+        members, _ = clinics.study.gather()
+        KNOWN["found"] = federate(clinics.study.plan, members, insecure_seed=SEED)
+    return KNOWN["found"]
+
+
+def test_the_posterior_is_that_of_one_process_bit_for_bit(clinics):
+    introduce(clinics)
+    found, alone = clinics.conduct(), honest(clinics)
+    assert plain(found) == plain(alone)
+    assert found.trust == alone.trust
+    for name in RECORDS:
+        assert (row(found, name)["updates"], row(found, name)["dropped"]) == (3, 0)
+        ledger = clinics.ledger(name)
+        assert ledger.verify()
+        assert len(ledger.entries()) == 4
+        assert row(found, name)["spent"] == pytest.approx(ledger.spent())
+        assert ledger.spent() <= ledger.epsilon
+        kinds = [json.loads(line)["kind"] for line in (clinics.state(name) / "audit.jsonl").read_text().splitlines()]
+        assert kinds == ["opened", *["exchanged", "exchanged", "answered", "answered", "answered"] * 4]
+        assert f"at least {2} of 3 sites are honest" in found.statements[name]
+        assert "Trust: at least 2 sites are honest" in found.statements[name]
+
+
+def test_what_leaves_a_site_is_masked_whatever_its_records(clinics):
+    """No message of a site is near its own sum: integers of the mask stage are spread over 64 bits."""
+    introduce(clinics)
+    host = clinics.hosted()
+    seen: dict[str, list[bytes]] = {name: [] for name in RECORDS}
+    inner = dict(host.post.answers)
+    for name in RECORDS:
+        host.post.answers[name] = lambda data, name=name: seen[name].append(data) or inner[name](data)
+    clinics.conduct(host)
+    for name in RECORDS:
+        station = clinics.open(name)
+        assert station.refusal == ""
+    answers = [decode(inner["north"](data)[0]) for data in seen["north"] if data != b"hello"]
+    masked = [a for a in answers if isinstance(a, Update) and "seal" not in a.content["message"]]
+    contents = [a.content["message"]["content"] for a in masked if "content" in a.content["message"]]
+    assert contents
+    for content in contents:
+        numbers = content.view("<u8").astype(float) / 2**64
+        assert 0.05 < numbers.std() < 0.6
+
+
+def test_a_site_killed_in_a_round_costs_the_round_and_the_study_goes_on(clinics):
+    introduce(clinics)
+    host = clinics.hosted()
+    inner, count = host.post.answers["west"], [0]
+
+    def dying(data: bytes) -> Any:
+        count[0] += data != b"hello"
+        if count[0] == 5 * 2 + 3:  # in the mask stage of the second round of inference, after it was charged
+            inner(data)
+            clinics.open("west")
+            host.post.answers["west"] = clinics.stations["west"]
+            return Lost("it was killed")
+        return clinics.stations["west"](data)
+
+    host.post.answers["west"] = dying
+    found = clinics.conduct(host)
+    assert [row(found, name)["updates"] for name in RECORDS] == [2, 2, 2]
+    assert clinics.charged("west") == 4
+    assert all(clinics.ledger(name).verify() and clinics.ledger(name).spent() <= 2.0 for name in RECORDS)
+    assert np.all(np.isfinite(found.posterior.blocks["coefficients"].mean))
+
+
+def test_a_site_that_is_away_stops_a_round_before_it_is_charged_and_is_waited_for(clinics):
+    introduce(clinics)
+    host = clinics.hosted()
+    inner = host.post.answers["west"]
+    host.post.answers["west"] = lambda data: inner(data) if data == b"hello" else Lost("it is not connected")
+    with pytest.raises(Deserted):
+        clinics.conduct(host)
+    assert [clinics.charged(name) for name in RECORDS] == [0, 0, 0]
+    assert plain(clinics.conduct()) == plain(honest(clinics))
+
+
+def test_a_coordinator_killed_between_stages_goes_on_with_the_next_round(clinics):
+    introduce(clinics)
+    host = clinics.hosted()
+    inner, count = host.post.answers["north"], [0]
+
+    def cut(data: bytes) -> Any:
+        count[0] += data != b"hello"
+        if count[0] == 5 * 2 + 4:
+            raise KeyboardInterrupt
+        return inner(data)
+
+    host.post.answers["north"] = cut
+    with pytest.raises(KeyboardInterrupt):
+        clinics.conduct(host)
+    found = clinics.conduct()
+    assert [row(found, name)["updates"] for name in RECORDS] == [2, 2, 2]
+    assert [clinics.charged(name) for name in RECORDS] == [4, 4, 4]
+
+
+def test_a_site_takes_part_only_with_keys_that_its_own_file_has(clinics):
+    introduce(clinics)
+    text = clinics.path("north").read_text()
+    clinics.path("north").write_text(re.sub(r'\n"west" = .*', "", text))
+    assert clinics.open("north").refusal.startswith("this site has no key of west in [peers]")
+    with pytest.raises(ValueError, match="the key of north for secure sums is not known"):
+        clinics.conduct()
+    other = "0" * 64
+    clinics.path("north").write_text(re.sub(r'\n"west" = .*', f'\n"west" = "{other}"', text))
+    with pytest.raises(Deserted):
+        clinics.conduct(host := clinics.hosted())
+    assert host.setup.trust is not None
+    assert [clinics.charged(name) for name in RECORDS] == [0, 0, 0]
+    clinics.path("north").write_text(text.replace('"west" = "', '"west" = "zz'))
+    with pytest.raises(ValueError, match="64 hexadecimal digits"):
+        read_site(clinics.path("north"))
+
+
+def test_a_site_says_how_many_may_pool(clinics):
+    introduce(clinics)
+    text = clinics.path("north").read_text()
+    clinics.path("north").write_text(re.sub(r"\npooling = \d", "\npooling = 2", text))
+    assert clinics.open("north").refusal == (
+        "secure sums that stand 1 sites which pool what they know; expected at least 2 here"
+    )
+    introduce(clinics, pooling=0)
+    clinics.path("north").write_text(re.sub(r"\npooling = \d", "\npooling = 1", clinics.path("north").read_text()))
+    assert "expected at least 1 here" in clinics.open("north").refusal
+
+
+def test_a_round_that_was_charged_is_not_run_again_whatever_the_coordinator_says(clinics):
+    introduce(clinics)
+    clinics.conduct()
+    spent = [clinics.ledger(name).spent() for name in RECORDS]
+    for name in ("scaling.progress", "inference.progress", "scaling.store", "inference.store", "history.json"):
+        (clinics.folder / "out" / name).unlink(missing_ok=True)
+        (clinics.folder / name).unlink(missing_ok=True)
+    with pytest.raises((ValueError, Deserted), match=re.escape(CHARGED)):
+        clinics.conduct()
+    assert [clinics.ledger(name).spent() for name in RECORDS] == spent
+
+
+def test_whole_sites_are_protected_by_secure_sums_too(clinics):
+    introduce(clinics, unit="site", epsilon=200.0)
+    found = clinics.conduct()
+    assert all(ledger.unit == "site" for ledger in map(clinics.ledger, RECORDS))
+    assert "for each site" in found.statements["north"]
+    members, _ = clinics.study.gather()
+    assert plain(found) == plain(federate(clinics.study.plan, members, insecure_seed=SEED))
+
+
+def test_nobody_can_be_taken_out_of_a_sum(clinics):
+    introduce(clinics)
+    host = clinics.hosted()
+    out = clinics.folder / "out"
+    out.mkdir()
+    Status(out, "clinics", host.setup).show(host, "inference", 1, 3, {}, {})
+    with pytest.raises(ValueError, match="nobody has a site's factor"):
+        running.withdraw(out, "north")
