@@ -15,10 +15,12 @@ a promise adds its mutants here.
 
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import inspect
 import os
 import re
+import sys
 import tempfile
 import textwrap
 from collections.abc import Callable
@@ -38,6 +40,8 @@ import tacit
 from tacit.auditing import Subject
 from tacit.engines.nvflare import Answerer, harden
 from tacit.families import FullGaussian, register
+from tacit.federated import secure_sum
+from tacit.federated.assembly import Delegate, Trust, public_identity
 from tacit.federated.messages import Broadcast, Refusal, Update
 from tacit.federated.site import Site
 from tacit.federated.tied import Central, Whole, of_sites
@@ -52,6 +56,7 @@ from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.noise import Lattice
 from tacit.privacy.released import Level, Released, price, repeat
 from tacit.privacy.sampling import PoissonSampler
+from tacit.privacy.shared import SharedGaussian, contributed, integers
 from tacit.solvers import conjugate
 
 pytestmark = pytest.mark.xdist_group("mutants")  # in one process: the table is made of what the other tests found
@@ -75,6 +80,9 @@ class World:
     station: type = Station
     answerer: type = Answerer
     harden: Callable[..., None] = harden
+    sums: ModuleType = secure_sum
+    shared: type = SharedGaussian
+    delegate: type = Delegate
 
 
 SOUND = World()
@@ -155,6 +163,29 @@ def broken_policy(*changes: tuple[str, str]) -> World:
 @planting
 def broken_ledger(method: str, *changes: tuple[str, str]) -> World:
     return World(ledger=subclass(Ledger, method, *changes))
+
+
+@planting
+def broken_sums(*changes: tuple[str, str]) -> World:
+    """The whole module, for its functions know each other by name."""
+    source = inspect.getsource(secure_sum)
+    for old, new in changes:
+        assert source.count(old) == 1, f"{old!r} is {source.count(old)} times there; it has changed: write it anew"
+        source = source.replace(old, new)
+    module = ModuleType("mutant_of_secure_sum")
+    sys.modules[module.__name__] = module  # where dataclasses look for their types
+    exec(compile(source, "<mutant of secure_sum>", "exec"), module.__dict__)
+    return World(sums=module)
+
+
+@planting
+def broken_share(method: str, *changes: tuple[str, str]) -> World:
+    return World(shared=subclass(SharedGaussian, method, *changes))
+
+
+@planting
+def broken_delegate(method: str, *changes: tuple[str, str]) -> World:
+    return World(delegate=subclass(Delegate, method, *changes))
 
 
 @functools.cache
@@ -400,6 +431,14 @@ def suite(path: str, world: World) -> ModuleType:
     for name, part in {**names, "Site": world.site, "Ledger": world.ledger, "harden": world.harden}.items():
         if hasattr(module, name):
             setattr(module, name, part)
+    if hasattr(module, "sums"):
+        module.sums = world.sums  # type: ignore[attr-defined]
+        for name in ("Consent", "Refused", "Session", "Site"):
+            setattr(module, name, getattr(world.sums, name))
+    if isinstance(getattr(module, "MECHANISM", None), SharedGaussian):
+        module.MECHANISM = world.shared(**vars(module.MECHANISM))  # type: ignore[attr-defined]
+    if hasattr(module, "Delegate"):
+        module.Delegate = world.delegate  # type: ignore[attr-defined]
     if hasattr(module, "Held"):  # an answerer of its own
         module.Held._answer = world.answerer._answer
     return module
@@ -455,6 +494,7 @@ MECHANISM, SITE = "privacy/test_mechanism.py", "federated/test_site.py"
 STATION, FLARE = "network/test_station.py", "network/test_nvflare.py"
 OBJECTIONS = "test_what_a_site_does_not_allow_is_refused_before_a_charge_and_before_records_are_opened"
 
+SUMS, ASSEMBLY, SHARED = "federated/test_secure_sum.py", "federated/test_assembly.py", "privacy/test_shared.py"
 CHECKS: dict[str, Callable[[World], None]] = {
     "noise": noise_is_the_promised_gaussian,
     "lattice": noise_is_on_the_lattice,
@@ -520,6 +560,22 @@ CHECKS: dict[str, Callable[[World], None]] = {
         FLARE, "test_a_site_runs_one_class_and_no_code_of_a_job", "test_flare_s_own_reading_of_the_policy_is_ours"
     ),
     "at once": run_in_suite(FLARE, "test_a_request_that_is_being_worked_on_is_not_begun_again"),
+    "masks": run_in_suite(SUMS, "test_every_bit_of_a_seed_is_in_its_masks"),
+    "roster": run_in_suite(SUMS, "test_a_roster_with_keys_that_are_not_signed_is_refused"),
+    "opened": run_in_suite(SUMS, "test_no_site_opens_both_kinds_of_shares_of_another"),
+    "shares": run_in_suite(
+        SHARED,
+        "test_noise_in_the_total_is_that_of_all_sites_and_of_the_honest_alone_that_of_the_claim",
+        "test_shares_of_the_honest_sites_are_enough_and_hardly_more",
+    ),
+    "worth": run_in_suite(SHARED, "test_what_a_site_sums_up_is_worth_nothing_to_it"),
+    "sums": run_in_suite(
+        ASSEMBLY,
+        "test_the_update_is_that_of_the_sum_of_all_sites_to_the_bit",
+        "test_rounds_are_those_of_the_plan_and_each_is_charged_once",
+        "test_a_site_that_begins_again_has_its_ledger_and_needs_nothing_else",
+        "test_every_message_again_has_the_same_answer_and_another_one_none",
+    ),
 }
 
 # By the part that a mutant breaks: the checks that could notice, and cost little more than one.
@@ -539,6 +595,9 @@ TRIED: dict[str, tuple[str, ...]] = {
     "station": ("limits", "store", "studies", "scales"),
     "policy": ("jobs",),
     "answerer": ("at once",),
+    "secure sum": ("masks", "roster", "opened"),
+    "share": ("shares", "worth"),
+    "delegate": ("sums",),
 }
 
 
@@ -788,6 +847,175 @@ class Refused:
         return 0.0, audit.bound(numbers(False), numbers(True), 1e-5).epsilon
 
 
+WIDTH = 1500  # coordinates of a sum, each with a canary of its own
+
+
+@dataclass(frozen=True)
+class Coordinating:
+    """A coordinator that pools what it knows with some sites and drops others from a sum. One run, many canaries.
+
+    Each canary is in or out by the toss of a coin, and moves a coordinate of its own at the site "north": coordinates
+    are as many runs with and without a canary. The attacker takes from the total what the sites that pool have added,
+    or gets hold of north's integers alone, as he may.
+    """
+
+    alone: Callable[["Sitting"], np.ndarray] | None = None
+
+    def __call__(self, world: World) -> Verdict:
+        noise, delta, trust = 1.0, 1e-5, Trust(12, absent=3, pooling=5)
+        included = np.random.default_rng(5).random(WIDTH) < 0.5
+        mechanism = world.shared(1.0, noise, sites=trust.sites, honest=trust.honest)
+        own = Access.of(HUGE * np.eye(WIDTH, dtype=np.float32), mechanism)
+        vectors, event = {}, None
+        for j in range(trust.sites - trust.absent):
+            access = replace(own, present=jnp.asarray(included & (j == 0))[:, None])
+            program = lambda own, j=j: own.sum(tacit.insecure_key(40 + j), each_record)  # noqa: E731
+            release = contributed(program, access, WIDTH)
+            vectors[f"site-{j:02d}"], event = integers(release.value), release.event
+        sitting = Sitting(world.sums, trust, vectors)
+        pooled = [f"site-{j:02d}" for j in range(1, 1 + trust.pooling)]
+        if self.alone is not None:
+            heard = self.alone(sitting)
+        else:
+            heard = sitting.total() - sum(vectors[name] for name in pooled)
+        assert event is not None
+        half, scores = 1 - (1 - CONFIDENCE) / 2, heard.astype(float)
+        kinds: tuple[audit.Assumption, ...] = ("nothing", "gaussian")  # the claim is a Gaussian shift
+        bounds = [audit.bound(scores[~included], scores[included], delta, half, kind).epsilon for kind in kinds]
+        return accounting.epsilon(event, delta), max(bounds)
+
+
+class Sitting:
+    """A session of secure sums as its coordinator has it, with the sites that are not dropped."""
+
+    def __init__(self, sums: Any, trust: Trust, vectors: dict[str, np.ndarray]) -> None:
+        self.sums, self.vectors, self.trust = sums, vectors, trust
+        names = [f"site-{j:02d}" for j in range(trust.sites)]
+        self.keys = {name: hashlib.sha256(name.encode()).digest() for name in names}
+        roster = {name: public_identity(key) for name, key in self.keys.items()}
+        self.session = sums.Session("a sum", roster, trust.threshold, WIDTH)
+        self.sites = {name: self.site(name) for name in vectors}
+
+    def site(self, name: str) -> Any:
+        return self.sums.Site(self.session, name, self.keys[name], hashlib.sha256(b"secret" + name.encode()).digest())
+
+    def total(self) -> np.ndarray:
+        """All stages, as an honest coordinator has them; what came on the way is kept."""
+        self.advertised = [self._at(self.sums.advertise, name) for name in self.vectors]
+        sealed = [one for name in self.vectors for one in self._at(self.sums.share, name, self.advertised)]
+        self.masked = {
+            name: self._at(self.sums.mask, name, [one for one in sealed if one.receiver == name], self.vectors[name])
+            for name in self.vectors
+        }
+        consents = [self._at(self.sums.agree, name, list(self.vectors)) for name in self.vectors]
+        self.opened = [self._at(self.sums.reveal, name, consents) for name in self.vectors]
+        return self.sums.total(
+            self.session, self._known(), sorted(self.vectors), list(self.masked.values()), self.opened
+        )
+
+    def _known(self) -> dict[str, Any]:
+        return {one.site: one for one in self.advertised}
+
+    def _at(self, stage: Callable[..., Any], name: str, *given: Any) -> Any:
+        self.sites[name], answer = stage(self.sites[name], *given)
+        return answer
+
+    def seed_of(self, name: str) -> bytes:
+        """Of a survivor, from shares that were opened."""
+        chosen = sorted(self.opened, key=lambda one: one.site)[: self.session.threshold]
+        weights = self.sums._weights([self.sums._place(self.session, one.site) for one in chosen])
+        return self.sums._joined(weights, [one.here[name] for one in chosen])
+
+    def unmasked(self, name: str, seeds: dict[str, bytes], own: bytes) -> np.ndarray:
+        """A site's integers alone, from the seeds of all its masks."""
+        sums, result = self.sums, self.sums.received(self.session, self.masked[name])
+        result = result - sums._stream(own, WIDTH)
+        for other, seed in seeds.items():
+            result = result - sums._sign_of(name, other) * sums._stream(seed, WIDTH)
+        return result.astype(np.int64)
+
+
+def by_total(sitting: Sitting) -> np.ndarray:
+    """What is left where an attack does not succeed: the sum, without those who pool."""
+    pooled = [f"site-{j:02d}" for j in range(1, 1 + sitting.trust.pooling)]
+    return sitting.total() - sum(sitting.vectors[name] for name in pooled)
+
+
+def by_both_shares(sitting: Sitting) -> np.ndarray:
+    """North's mask key beside its seed, where sites open shares of both."""
+    known = by_total(sitting)
+    name, sums = "site-00", sitting.sums
+    if any(name not in one.gone for one in sitting.opened):
+        return known
+    chosen = sorted(sitting.opened, key=lambda one: one.site)[: sitting.session.threshold]
+    weights = sums._weights([sums._place(sitting.session, one.site) for one in chosen])
+    key, keys = sums._joined(weights, [one.gone[name] for one in chosen]), sitting._known()
+    others = {other: sums._pair(sitting.session, key, keys[other].mask, name, other) for other in keys if other != name}
+    return sitting.unmasked(name, others, sitting.seed_of(name))
+
+
+def by_impersonation(sitting: Sitting) -> np.ndarray:
+    """North is told keys of the coordinator's own for all other sites, and shares its secrets with them."""
+    known = by_total(sitting)
+    name, sums = "site-00", sitting.sums
+    false = {other: sums.Site(sitting.session, other, sitting.keys[other], bytes(32)) for other in sitting.keys}
+    keys = [replace(sums.advertise(one)[1], signature=bytes(64)) for other, one in false.items() if other != name]
+    north, own = sums.advertise(sitting.site(name))
+    try:
+        north, sealed = sums.share(north, [own, *keys])
+    except sums.Refused:
+        return known
+    told = {one.site: one for one in [own, *keys]}
+    false = {other: replace(one, advertised=told) for other, one in false.items()}
+    shares = {}
+    for one in sealed:
+        plain = sums._sealer(false[one.receiver], name, False).decrypt(bytes(12), one.content, sitting.session.mark)
+        shares[one.receiver] = plain[len(plain) // 2 :]
+    chosen = sorted(shares)[: sitting.session.threshold]
+    weights = sums._weights([sums._place(sitting.session, other) for other in chosen])
+    seed = sums._joined(weights, [shares[other] for other in chosen])
+    back = [
+        sums.Sealed(
+            other, name, sums._sealer(false[other], name, True).encrypt(bytes(12), bytes(132), sitting.session.mark)
+        )
+        for other in sorted(shares)
+    ]
+    sitting.masked[name] = sums.mask(north, back, sitting.vectors[name])[1]
+    return sitting.unmasked(name, {other: sums._between(false[other], name) for other in shares}, seed)
+
+
+def by_guessing(sitting: Sitting) -> np.ndarray:
+    """Seeds of all masks, if they are short: those of three honest sites, as what leaves small integers behind."""
+    known = by_total(sitting)
+    name, sums, keys = "site-00", sitting.sums, sitting._known()
+    pooled = [f"site-{j:02d}" for j in range(1, 1 + sitting.trust.pooling)]
+    others = [other for other in sitting.vectors if other != name and other not in pooled]
+    shared = {other: sums._between(replace(sitting.sites[other], advertised=keys), name) for other in pooled}
+    rest = sitting.unmasked(name, shared, sitting.seed_of(name)).view(np.uint64)
+    signs = [sums._sign_of(name, other) for other in others]
+    streams = np.stack([sums._stream(seed.to_bytes(32), 2) for seed in range(SHORT)])
+    if len(np.unique(streams[:, 0])) < SHORT:
+        return known
+    with np.errstate(over="ignore"):  # modulo 2^64
+        first, second, third = (sign * streams for sign in signs)
+        pairs = (first[:, None] + second[None]).reshape(-1, 2)
+        order = np.argsort(pairs[:, 0])
+        reach = np.uint64(2**34)  # a sum and its noise are smaller
+        for place, one in enumerate(third):
+            low = rest[0] - one[0] - reach
+            begin, end = np.searchsorted(pairs[order, 0], [low, low + 2 * reach])
+            for pair in order[begin:end]:
+                left = rest[:2] - one - pairs[pair]
+                if np.all(left + reach < 2 * reach):
+                    seeds = (*divmod(int(pair), SHORT), place)
+                    found = {other: seed.to_bytes(32) for other, seed in zip(others, seeds, strict=True)}
+                    return sitting.unmasked(name, shared | found, sitting.seed_of(name))
+    return known
+
+
+SHORT = 2**9  # seeds of a generator that is too weak
+
+
 def north(*rounds: int, scale: float = 1.0) -> tuple[Question, ...]:
     return tuple(("north", "heart", round, scale) for round in rounds)
 
@@ -897,15 +1125,29 @@ def broken_lattice(method: str, *changes: tuple[str, str]) -> World:
     class OtherNoise(SubsampledGaussian):
         def _lattice(self, coordinates, units):
             sound = super()._lattice(coordinates, units)
-            return broken(sound.spacings, sound.limb_bits)
+            return broken(sound.spacings, sound.limb_bits, sound.largest)
 
     return World(OtherNoise)
 
 
+@planting
+def with_shares(changed: str) -> World:
+    """Sites whose share of the noise, an array of integers, is another."""
+    after = "noised, start = [], 0"
+    broken = subclass(Lattice, "_noised", (after, f"noise = {changed}; {after}"))
+
+    class OtherShares(SharedGaussian):
+        def _lattice(self, coordinates, units):
+            sound = super()._lattice(coordinates, units)
+            return broken(sound.spacings, sound.limb_bits, sound.largest)
+
+    return World(shared=OtherShares)
+
+
 def with_noise(changed: str) -> Plant:
     """A mechanism whose noise, an array of integers, is another."""
-    after = "released, start = [], 0"
-    return broken_lattice("add_noise", (after, f"noise = {changed}; {after}"))
+    after = "noised, start = [], 0"
+    return broken_lattice("_noised", (after, f"noise = {changed}; {after}"))
 
 
 @register("receipt", "seeded")
@@ -942,6 +1184,10 @@ RUN_AGAIN = (
     ("return last\n", "pass\n"),
     (LOST, "pass"),
     (KEY_WORDS, "_words(self.study, self.name, str(broadcast.round), str(self._count))"),
+)
+TWISTER = (
+    "Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * size))",
+    f"np.random.RandomState(int.from_bytes(seed) % {SHORT}).bytes(8 * size)",
 )
 SENT = ("return self._refuse(broadcast, str(error) if self.tells_spent else NO_BUDGET)", "pass")
 
@@ -1075,7 +1321,7 @@ MUTANTS: list[Mutant] = [
         "sample and noise from one stream",
         "access",
         broken_access(
-            "_release", ("sampling_key, noise_key = jax.random.split(key)", "sampling_key = noise_key = key")
+            "_added_up", ("sampling_key, noise_key = jax.random.split(key)", "sampling_key = noise_key = key")
         ),
         Reading(Listening((1.0, 1.0, 0.1), 1, slots=20, delta=0.01, runs=16000), by_bins),
     ),
@@ -1103,7 +1349,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "seeded noise not marked", "receipt", broken_access("_release", ("not is_secure(key)", "False")), unseen=MARK
     ),
-    Mutant("a key may make two releases", "receipt", broken_access("_release", ("_spend(key)", "pass")), unseen=GUARD),
+    Mutant("a key may make two releases", "receipt", broken_access("_added_up", ("_spend(key)", "pass")), unseen=GUARD),
     Mutant(
         "one key for many releases by vmap",
         "receipt",
@@ -1270,6 +1516,50 @@ MUTANTS: list[Mutant] = [
             ("if self._latest is None or self._latest[0] != digest or self._latest[1].done():", "if True:"),
         ),
         unseen="its site answers the second from the store: it costs time",
+    ),
+    # Secure sums.
+    Mutant("masks by a twister with a short seed", "secure sum", broken_sums(TWISTER), Coordinating(by_guessing)),
+    Mutant(
+        "keys that nobody has signed",
+        "secure sum",
+        broken_sums(("        verify(session, one)\n        found[one.site] = one", "        found[one.site] = one")),
+        Coordinating(by_impersonation),
+    ),
+    Mutant(
+        "both shares of a site answered",
+        "secure sum",
+        broken_sums(
+            (
+                "for name, both in site.shares.items() if name not in site.survivors",
+                "for name, both in site.shares.items()",
+            ),
+            ("set(one.gone) != set(shared) - set(parts)", "False"),
+        ),
+        Coordinating(by_both_shares),
+    ),
+    Mutant(
+        "no share of the noise",
+        "share",
+        with_shares("0 * noise"),
+        Coordinating(),
+    ),
+    Mutant(
+        "noise for which nobody may be gone or pool",
+        "share",
+        broken_share("_lattice", ("margin, self.honest)", "margin, self.sites)")),
+        Coordinating(),
+    ),
+    Mutant(
+        "a secure round that is run again",
+        "delegate",
+        broken_delegate("_begin", ("if round in self._made or round < self.last_round:", "if False:")),
+        unseen=UNDER,
+    ),
+    Mutant(
+        "a secure sum that is charged after it is sent",
+        "delegate",
+        broken_delegate("_masked", ("self.ledger.charge(price.event", "(lambda *a, **k: None)(price.event")),
+        unseen=UNDER,
     ),
 ]
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

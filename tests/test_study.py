@@ -360,3 +360,135 @@ def test_noise_that_an_earlier_process_seeded_is_known_to_those_who_look(tmp_pat
     setup = Setup(PLAN, members())
     assert LocalHost(setup, tmp_path / "seeded").is_seeded()
     assert not LocalHost(setup, tmp_path / "new").is_seeded()
+
+
+# --- Secure sums -------------------------------------------------------------------------------------------------
+
+SECURE = Plan("logistic", rounds=ROUNDS, secure_sum=True)
+
+
+def mean_of(found: Any) -> np.ndarray:
+    return np.asarray(found.posterior.blocks["coefficients"].mean)
+
+
+def test_a_study_of_secure_sums_is_one_of_all_records_together_with_the_noise_of_one(tmp_path):
+    """At a large ε it is that of one site with all records, but for the little noise; at any, each site pays for all."""
+    rich = [replace(member, epsilon=10.0, table=table(3000, seed=m)) for m, member in enumerate(members(4))]
+    found = federate(replace(SECURE, rounds=8), rich, out=tmp_path / "all", insecure_seed=1)
+    together = replace(rich[0], table=_joined([member.table for member in rich]))
+    alone = federate(Plan("logistic", rounds=8), [together], insecure_seed=1)
+    np.testing.assert_allclose(mean_of(found), mean_of(alone), atol=0.3)
+    np.testing.assert_allclose(mean_of(found), [-5.0, 1.0, 0.0], atol=0.4)
+    assert {row["updates"] for row in found.sites} == {8}
+    assert {row["dropped"] for row in found.sites} == {0}
+    for member in rich:
+        ledger = study.Ledger.open(tmp_path / "all" / "sites" / member.name / "ledger.sqlite")
+        assert len(ledger.entries()) == 1 + 8
+        assert 9.9 < ledger.spent() <= 10.0
+        assert "by shares of 4 sites, of which 3 are counted" in found.statements[member.name]
+
+
+def _joined(tables: list[Table]) -> Table:
+    return replace(
+        tables[0],
+        features=np.concatenate([one.features for one in tables]),
+        target=np.concatenate([one.target for one in tables]),
+    )
+
+
+def test_noise_is_that_of_one_site_spread_over_all_and_enough_for_the_strictest():
+    strict = [replace(member, epsilon=1.0 + m) for m, member in enumerate(members(4))]
+    setup = Setup(SECURE, strict)
+    alone = Setup(Plan("logistic", rounds=ROUNDS), strict[:1])
+    assert setup.trust is not None
+    made = setup.mechanisms[0]["gradients"]
+    assert setup.mechanisms[0] == setup.mechanisms[3]
+    assert made.deviation == pytest.approx(made.clips[0] * made.noise_multipliers[0] * math.sqrt(4 / 3))
+    shares = [plan.plan.shares(1)["gradients"] for plan in (setup, alone)]
+    ratio = made.noise_multipliers[0] / alone.mechanisms[0]["gradients"].noise_multipliers[0]
+    assert ratio == pytest.approx(math.sqrt(shares[1] / shares[0]), rel=0.01)
+    from tacit.privacy import accounting
+    from tacit.privacy.events import compose
+
+    # Its receipts, to the last number: what a site accepts it can pay for.
+    step = setup.terms("inference", "a", {str(j): bytes([j]) * 32 for j in range(4)})
+    kinds = [step.layout(step.algorithm.kind(t), setup.form("inference", setup.public_scaling())) for t in range(3)]
+    first = setup.terms("scaling", "a", step.roster).layout(0, setup.form("scaling"))
+    events = [event for one in (first, *kinds) for event in getattr(one.event, "events", (one.event,))]
+    assert accounting.epsilon(compose(*events), 1e-4) == pytest.approx(
+        accounting.epsilon(setup.cost(0), 1e-4), rel=1e-9
+    )
+    costs = [setup.cost(owner) for owner in range(4)]
+    assert all(cost == costs[0] for cost in costs)
+    assert 0.98 < accounting.epsilon(costs[0], 1e-4) <= 1.0
+
+
+def test_sites_that_drop_out_by_chance_are_made_up_for_and_counted(tmp_path):
+    plan = replace(SECURE, rounds=6, dropout=0.15, seed=4, absent=1)
+    found = federate(plan, members(5), out=tmp_path, insecure_seed=1)
+    updates = {row["name"]: row["updates"] for row in found.sites}
+    gone = [plan.leaving(round, list(updates)) for round in range(6)]
+    made = [round for round, leaving in enumerate(gone) if len(leaving) <= 1]
+    assert 0 < len(made) < 6, "a seed at which some rounds are lost"
+    for name, count in updates.items():
+        assert count == sum(gone[round].get(name, 9) > 2 for round in made)
+    assert [row["dropped"] for row in found.sites] == [len(made) - count for count in updates.values()]
+    assert np.all(np.isfinite(mean_of(found)))
+
+
+def test_a_study_of_secure_sums_that_is_cut_off_goes_on_and_pays_for_no_round_twice(tmp_path):
+    whole = federate(SECURE, members(), insecure_seed=1)
+
+    def cut(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
+        if (phase, done) == ("inference", 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(SECURE, members(), out=tmp_path, insecure_seed=1, observe=cut)
+    found = federate(SECURE, members(), out=tmp_path, insecure_seed=1)
+    np.testing.assert_array_equal(mean_of(found), mean_of(whole))
+    assert [row["spent"] for row in found.sites] == [row["spent"] for row in whole.sites]
+
+
+def test_whole_sites_are_the_unit_of_secure_sums_too(tmp_path):
+    plan = Plan("logistic", rounds=2, unit="site", secure_sum=True)
+    rich = [replace(member, epsilon=300.0) for member in members(4)]
+    found = federate(plan, rich, out=tmp_path, insecure_seed=1)
+    ledger = study.Ledger.open(tmp_path / "sites" / "site-0" / "ledger.sqlite")
+    assert ledger.unit == "site"
+    assert "for each site" in found.statements["site-0"]
+    setup, pooled = Setup(plan, rich), Setup(replace(plan, secure_sum=False), rich)
+    assert setup.units == pooled.units == 4
+    # One party in both, whose noise is what the honest sites' shares come to here, and one draw there.
+    ratio = setup.mechanisms[0]["curvature"].clips[0] / pooled.mechanisms[0]["curvature"].clips[0]
+    assert ratio == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"method": "vi"}, "whose steps read what the site released"),
+        ({"schedule": "asynchronous"}, "adds up all sites in every round"),
+        ({"straggling": 0.1}, "nobody late"),
+        ({"unit": "site", "noise": "central"}, "expected noise='tied'"),
+        ({"unit": "site", "participation": 0.5}, "all sites in every round"),
+        ({"secure_sum": False, "absent": 1}, "settings of secure sums"),
+    ],
+)
+def test_what_secure_sums_cannot_do_is_refused(more, words):
+    with pytest.raises(ValueError, match=words):
+        Plan("logistic", **({"secure_sum": True} | more))
+
+
+def test_sums_that_protect_nobody_are_refused():
+    with pytest.raises(ValueError, match="at least 3, to hide one"):
+        Setup(SECURE, members(2))
+    with pytest.raises(ValueError, match="more sites than twice the absent ones"):
+        Setup(replace(SECURE, absent=1), members(3))
+    with pytest.raises(ValueError, match="secure_sum with an infinite epsilon"):
+        Setup(SECURE, [replace(member, epsilon=math.inf) for member in members()])
+
+
+def test_when_too_few_are_left_no_posterior_is_made(tmp_path):
+    with pytest.raises(ValueError, match=r"no sum was made|sums of two rounds in a row were lost"):
+        federate(replace(SECURE, dropout=0.99), members(), out=tmp_path, insecure_seed=1)

@@ -928,7 +928,9 @@ def example_site(study: Study, name: str) -> str:
         ("most_rounds", plan.rounds, "left out, any number"),
     ]
     if plan.secure_sum:
-        limits += [("pooling", plan.trust(len(names)).pooling, "sites that may pool what they know with others")]
+        limits += [
+            ("pooling", max(1, plan.trust(len(names)).pooling), "sites that may pool what they know with others")
+        ]
     shares = [
         ("spent", True, "whether the coordinator is told what was spent"),
         ("evaluation", True, "whether private scores on held-out records may be asked for"),

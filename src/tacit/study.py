@@ -58,8 +58,8 @@ from tacit.federated.assembly import (
     new_identity,
     public_identity,
 )
+from tacit.federated.evaluation import BINS, Evaluation, summary
 from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
-from tacit.federated.evaluation import Evaluation, summary
 from tacit.federated.messages import Broadcast, Update
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
@@ -92,6 +92,8 @@ from tacit.solvers import VI, Adaptive, NaturalStep
 
 Mechanism = SubsampledGaussian | Exact
 SHARES = {"scaling": 0.05, "curvature": 0.2}
+EARLY_NOISE = 2.0  # times that of later gradients: what is found before the second curvature is not kept
+_GRADIENTS = {"early", "gradients"}
 SECURE_SHARES = {"scaling": 0.02, "curvature": 0.1}  # with the noise of one site where there would be that of all
 SECOND_CURVATURE = 0.4  # of the updates are made when curvature is released again; never for fewer than
 LEAST_ROUNDS = 5
@@ -219,10 +221,12 @@ class Plan:
 
     def counts(self, numbers: int) -> dict[str, int]:
         """How often each kind of release is made."""
+        early = self.early()
         found = {
             "scaling": int(numbers > 0),
             "curvature": len(self.stages()),
-            "gradients": self.rounds,
+            "early": early,
+            "gradients": self.rounds - early,
             "evaluation": int(self.evaluation > 0),
         }
         return {name: count for name, count in found.items() if count}
@@ -230,8 +234,15 @@ class Plan:
     def shares(self, numbers: int) -> dict[str, float]:
         """The part of the budget that each kind of release has."""
         known = (SECURE_SHARES if self.secure_sum else SHARES) | {"evaluation": self.evaluation}
-        found = {name: known.get(name, 0.0) for name in self.counts(numbers)}
-        return found | {"gradients": 1 - sum(found.values())}
+        counts = self.counts(numbers)
+        found = {name: known.get(name, 0.0) for name in counts}
+        rest = 1 - sum(found.values())
+        weights = {name: counts[name] / EARLY_NOISE ** (2 * (name == "early")) for name in _GRADIENTS & set(counts)}
+        return found | {name: rest * weight / sum(weights.values()) for name, weight in weights.items()}
+
+    def early(self) -> int:
+        """How many of the updates have noisier gradients: of secure sums, those before curvature is released again."""
+        return self.stages()[-1] if self.secure_sum and self.unit == "record" else 0
 
     def stages(self) -> tuple[int, ...]:
         """The updates at which curvature is released."""
@@ -391,6 +402,7 @@ class Setup:
         clips = {
             "scaling": moments_clip(self.paid, most, is_counted=True),
             "curvature": self.typical**2 * math.sqrt(most),
+            "early": clip,
             "gradients": clip,
             "evaluation": EVALUATION_CLIP * math.ceil(most / HELD_OUT),
         }
@@ -409,9 +421,17 @@ class Setup:
         return link.slope / scale, link.bend / scale**2
 
     def _event(self, sigma: float) -> Event:
-        """What a site's whole part costs; receipts are the same but for the number of coordinates."""
+        """What a site's whole part costs; receipts are the same but for the number of coordinates.
+
+        Of secure sums they are all the same, so that what a site accepts it can pay for.
+        """
         counts, made = self.plan.counts(self.paid), self._mechanisms(sigma, self.typical)
-        costs = {name: made[name].level_events(self.slots, self.plan.unit, 1)[0] for name in counts}
+        size = len(self.model.prior.precision_mean)
+        numbers = {"scaling": 2 * self.paid + 1, "curvature": size**2, "evaluation": 3 + 3 * BINS}
+        numbers |= dict.fromkeys(_GRADIENTS, size)
+        if self.trust is None:
+            numbers = dict.fromkeys(numbers, 1)
+        costs = {name: made[name].level_events(self.slots, self.plan.unit, numbers[name])[0] for name in counts}
         return compose(*(Repeated(costs[name], count) for name, count in counts.items()))
 
     def _noise(self, member: Member) -> float:
@@ -551,7 +571,7 @@ class Setup:
         """Of precision times mean, and of the precision."""
         plan, size = self.plan, len(self.model.prior.precision_mean)
         slope, bend = self._units() if plan.unit == "record" else (1.0, 1.0)
-        gradient = slope * _largest(made["gradients"], units, size)
+        gradient = slope * max(_largest(made[name], units, size) for name in _GRADIENTS & set(made))
         curvature = bend * _largest(made["curvature"], units, size**2)
         mean = REACH * len(self.parties) * (plan.rounds + 1)
         # Where a sum is of changes and not of factors, they add up.
@@ -592,12 +612,17 @@ class Setup:
             units = (1.0, 1.0)
         else:
             expansion = "vi" if plan.method == "natural" else plan.method
-            solvers = tuple(
-                NaturalStep(made, is_spread, units, expansion)
-                for made, is_spread in ((curvature, False), (None, True), (curvature, True))
+            early = mechanisms.get("early")
+            solvers = (
+                NaturalStep(curvature, False, units, expansion, early),
+                NaturalStep(None, True, units, expansion, early),
+                NaturalStep(curvature, True, units, expansion),
+                *(() if early is None else (NaturalStep(None, True, units, expansion),)),
             )
         stages = plan.stages()
         kinds = tuple(0 if t == 0 else 2 if t in stages else 1 for t in range(plan.rounds))
+        if plan.early():
+            kinds = tuple(3 if kind == 1 and t > stages[-1] else kind for t, kind in enumerate(kinds))
         damping = tuple(2 / (t - max(stage for stage in stages if stage <= t) + 2) for t in range(plan.rounds))
         if isinstance(curvature, Exact):  # there is no noise to average
             damping = (1.0,)
@@ -607,6 +632,8 @@ class Setup:
         )
         trust = default_policy().rule(plan.link).trust
         prior, noise = self.model.prior.full(), Noise(gradient, bend, reach=REACH, trust=trust)
+        if plan.early():
+            noise = replace(noise, early=mechanisms["early"].deviation * units[0], until=plan.early())
         if plan.unit == "site" and plan.noise == "central":
             more = {"rounds": plan.rounds, "reset": plan.reset}
             return Central(prior, self.model, solvers, kinds, damping, noise, **more)
@@ -1109,6 +1136,8 @@ class LocalHost:
             event = NonPrivate() if ledger is None else compose(*(Repeated(e, n) for e, n in counts.items()))
             # Also what an earlier process did, before this one went on without a seed.
             seeded = self.seeded or any(entry.note == SEEDED for entry in entries)
+            if setup.trust is not None:  # its promise rests on the noise of the others, too
+                seeded = self.is_seeded()
             origin = "as the plan gives it" if setup.has_places else "that of the largest site of about its size"
             places = f"at {member.name}, {capacity}, is public: {origin}."
             if setup.plan.unit == "site":

@@ -285,6 +285,37 @@ def test_an_inconsistent_roster_is_refused(change: Callable[[list[Any]], list[An
         sums.share(run.sites["site-0"], change(advertised))
 
 
+def test_a_roster_with_keys_that_are_not_signed_is_refused() -> None:
+    """Else the coordinator would put its own in the place of others', and have all masks."""
+    run = Run()
+    advertised = run.at("advertise", run.names, sums.advertise)
+    for one in advertised[1:]:
+        false = sums.advertise(replace(run.sites[one.site], secret=secret("of the coordinator")))[1]
+        with pytest.raises(Refused, match="is not signed by it, or was changed"):
+            sums.share(run.sites["site-0"], [replace(false, signature=one.signature), *_without(advertised, one)])
+
+
+def _without(found: list[Any], one: Any) -> list[Any]:
+    return [other for other in found if other is not one]
+
+
+def test_every_bit_of_a_seed_is_in_its_masks() -> None:
+    """Masks are ChaCha20 of 256 bits: one bit of the seed changes half of theirs."""
+    seed = secret("seed")
+    plain = sums._stream(seed, 64)
+    streams = [plain]
+    for bit in range(256):
+        other = bytearray(seed)
+        other[bit // 8] ^= 1 << bit % 8
+        streams.append(sums._stream(bytes(other), 64))
+        share = np.unpackbits((plain ^ streams[-1]).view(np.uint8)).mean()
+        assert 0.4 < share < 0.6
+    assert len({stream.tobytes() for stream in streams}) == 257
+    zero = np.frombuffer(sums._stream(bytes(32), 4).tobytes(), np.uint8)
+    # The first block of ChaCha20 with key, counter and nonce 0 (RFC 8439, appendix A.1, test vector 1).
+    assert zero[:16].tobytes().hex() == "76b8e0ada0f13d90405d6ae55386bd28"
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

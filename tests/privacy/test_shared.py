@@ -100,13 +100,34 @@ def test_who_knows_the_totals_runs_the_same_program():
     assert found.event == plan.event == releases[0].event
 
 
-def test_the_price_names_the_shares_and_counts_all_draws():
+def test_the_price_names_the_shares_and_counts_the_numbers():
     release = contributed(program(insecure_key(0)), access(5, 0), 48)
-    more: dict[str, Any] = {"coordinates": SITES * COLUMNS, "sites": SITES, "honest": HONEST}
+    more: dict[str, Any] = {"coordinates": COLUMNS, "sites": SITES, "honest": HONEST}
     assert release.event == events.compose(DistributedGaussian(2.0, **more), DistributedGaussian(1.5, **more))
     assert events.from_json(events.to_json(release.event)) == release.event
-    plain = events.compose(*(Gaussian(s, coordinates=SITES * COLUMNS) for s in (2.0, 1.5)))
+    plain = events.compose(*(Gaussian(s, coordinates=COLUMNS) for s in (2.0, 1.5)))
     assert accounting.epsilon(release.event, 1e-5) == accounting.epsilon(plain, 1e-5)
+    many = SharedGaussian(1.0, 2.0, sites=5000, honest=4000).level_events(1, "record", COLUMNS)[0]
+    assert many.coordinates == 3 * COLUMNS  # type: ignore[attr-defined]
+
+
+def test_one_number_of_a_sum_errs_by_less_than_one_draw():
+    """For up to 2048 sites: that a rounded Gaussian differs from a discrete one, and what tables err by."""
+    for sites in (1, 2, 31, 2048):
+        rounded = stats.norm.expect(lambda z: abs(z * z - 1)) / (48 * sites * noise.SCALE**2)
+        assert rounded + sites * 2.0**-60 <= noise.DRAW_ERROR
+
+
+def test_a_sum_that_is_made_and_not_handed_on_is_refused():
+    """A site would send it, and nothing would be paid for it."""
+
+    def careless(own: Access) -> Released[Any]:
+        own.sum(insecure_key(2), sum_up)
+        return own.sum(insecure_key(3), sum_up)
+
+    for run in (contributed, layout):
+        with pytest.raises(ValueError, match="receipt is not that of its sums"):
+            run(careless, access(3, 0), 12)
 
 
 def test_shares_of_the_honest_sites_are_enough_and_hardly_more():
@@ -151,12 +172,12 @@ def test_a_sum_of_discrete_gaussians_is_one_of_their_variance_to_the_last_digit(
 
 
 def test_sums_that_could_wrap_are_refused():
-    plan = Layout((shared._Sum(1.0, 3, 2**30),), Gaussian(1.0))
+    plan = Layout((shared._Sum(1.0, 3, 2**30, Gaussian(1.0)),), Gaussian(1.0))
     plan.check(2**32, 1000)
     with pytest.raises(ValueError, match="could pass 64 bits"):
         plan.check(2**33, 1000)
     with pytest.raises(ValueError, match="could pass 64 bits"):
-        Layout((shared._Sum(1.0, 3, 1),), Gaussian(1.0)).check(1, 2**63 // noise.LARGEST + 1)
+        Layout((shared._Sum(1.0, 3, 1, Gaussian(1.0)),), Gaussian(1.0)).check(1, 2**63 // noise.LARGEST + 1)
 
 
 @pytest.mark.parametrize(

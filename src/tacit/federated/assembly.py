@@ -106,9 +106,10 @@ class Trust:
         """For statements and reports."""
         return (
             f"The coordinator sees sums over sites alone (secure sums), and each of {self.sites} sites adds a share of "
-            f"the noise. Trust: at least {self.sites - self.pooling} sites are honest; up to {self.pooling} may pool "
-            f"what they know with the coordinator, whatever it does, and up to {self.absent} may drop out of a sum. "
-            f"With fewer than {self.threshold} sites nothing is opened."
+            f"one noise, a distributed discrete Gaussian. Trust: at least {self.sites - self.pooling} of the "
+            f"{self.sites} sites are honest and draw their noise from a secure source; up to {self.pooling} may pool "
+            f"what they know with the coordinator, whatever it does, and up to {self.absent} may drop out of a sum: "
+            f"the noise of {self.honest} is counted. With fewer than {self.threshold} sites nothing is opened."
         )
 
 
@@ -139,6 +140,8 @@ class Terms:
     def __post_init__(self) -> None:
         if len(self.roster) != self.trust.sites:
             raise ValueError(f"a roster of {len(self.roster)} sites; expected {self.trust.sites}")
+        if len(set(self.roster.values())) < len(self.roster):
+            raise ValueError("two sites of the roster have one key; expected a key of its own for each")
 
     def session(self, round: int, attempt: int, size: int) -> Session:
         return Session(f"{self.study}/{round}/{attempt}", self.roster, self.trust.threshold, size)
@@ -298,6 +301,8 @@ class Delegate:
             raise Refused("the broadcast is not finite; begin the study anew")
         if not _is_proper(content):
             raise Refused("the posterior that was sent is not proper; begin the study anew")
+        if round in self._made:
+            raise Refused(CHARGED)
         price = self._layout(round)
         secure_sum.mask(site, sealed, np.zeros(price.size, np.int64))  # refused here, it costs nothing
         if self.ledger is not None:

@@ -46,6 +46,7 @@ class Noise:
 
     share: by how much of the largest eigenvalue of that noise P is raised, for what noise could hide. reach: the
     longest step of q's mean. trust: the share that is believed of curvature that noise hides (`families.believe`).
+    early: the deviation of gradients at the first `until` updates, where it is another.
     """
 
     gradient: float = 0.0
@@ -53,6 +54,13 @@ class Noise:
     share: float = 0.4
     reach: float = math.inf
     trust: float | None = None
+    early: float | None = None
+    until: int = 0
+
+    def at(self, turn: Array) -> Array:
+        """The deviation of gradients at an update."""
+        early = self.gradient if self.early is None else self.early
+        return jnp.where(turn < self.until, early, self.gradient)
 
 
 @register()
@@ -129,7 +137,7 @@ class PVI:
         sites = jax.tree.leaves(state.factors)[0].shape[0]
         turn = jnp.maximum(0, (state.answered - 1) // sites)
         rho = self._damping(turn) * jnp.minimum(1, state.arrived.astype(jnp.result_type(float)) / sites)
-        settled = self._settle(state, rho)
+        settled = self._settle(state, rho, turn)
         state = jax.tree.map(partial(jnp.where, state.arrived > 0), settled, state)
         return replace(state, arrived=jnp.int32(0)), state.q
 
@@ -184,9 +192,9 @@ class PVI:
 
     # --- Settling: everything here is a function of released numbers ---------------------------------------------
 
-    def _settle(self, state: CoordinatorState, rho: Array) -> CoordinatorState:
+    def _settle(self, state: CoordinatorState, rho: Array, turn: Array) -> CoordinatorState:
         if self.noise is not None:
-            return self._settle_noised(state, self.noise, rho)
+            return self._settle_noised(state, self.noise, rho, turn)
         correction = getattr(self.likelihood, "log_prior_correction", None)
         q, refined = state.q, state.refined
         for _ in range(1 if correction is None else self.prior_steps):
@@ -197,7 +205,7 @@ class PVI:
             q = over_parts(raw, partial(_held, rho), proper, q, state.own)
         return replace(state, q=q, refined=refined, own=quotient(q, raw))
 
-    def _settle_noised(self, state: CoordinatorState, noise: Noise, rho: Array) -> CoordinatorState:
+    def _settle_noised(self, state: CoordinatorState, noise: Noise, rho: Array, turn: Array) -> CoordinatorState:
         """A Gaussian whose precision is noised: what can be believed of it, raised by a share of the noise."""
         mean, prior = state.q.mean, self.prior
         rho = rho.astype(mean.dtype)
@@ -215,7 +223,8 @@ class PVI:
         told = _inverse(prior.precision) - _inverse(believed)
         error = jnp.where(state.answered > state.arrived, state.error, told)
         keep = identity - rho * _dot(step, believed)
-        error = _dot(_dot(keep, error), keep.T) + (rho * noise.gradient) ** 2 * _dot(step, step)
+        added_error = (rho * noise.at(turn).astype(mean.dtype)) ** 2
+        error = _dot(_dot(keep, error), keep.T) + added_error * _dot(step, step)
         q = replace(prior, precision_mean=_dot(raised, mean), precision=raised)
         own = replace(prior, precision_mean=q.precision_mean - fixed, precision=added)
         return replace(state, q=q, own=own, error=error)

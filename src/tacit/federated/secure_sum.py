@@ -18,7 +18,8 @@ of `threshold` others, and of those that are there, the seeds b_u. A site that g
 
 Guarantee: against a coordinator and c sites that pool all they know and do as they please, the integers of the other
 sites are hidden but for the sum over those that survive, if 2 · threshold > sites + c. With fewer than `threshold`
-survivors nothing is learned, and the session is refused. A site takes part in a session once, with one vector.
+survivors nothing is learned, and the session is refused. A site takes part in a session once, with one vector; one
+that begins again, with another secret, must not mask a vector in a session in which it has masked one.
 
 K. Bonawitz et al. (2017). Practical secure aggregation for privacy-preserving machine learning. CCS.
 """
@@ -67,6 +68,8 @@ class Session:
         count = len(self.roster)
         if not LEAST_SITES <= count <= MOST_SITES:
             raise ValueError(f"roster of {count} sites; expected {LEAST_SITES} to {MOST_SITES}")
+        if len(set(self.roster.values())) < count:
+            raise ValueError("two sites of the roster have one key; expected a key of its own for each")
         if not count / 2 < self.threshold <= count:
             raise ValueError(f"threshold={self.threshold} of {count} sites; expected more than half, and at most all")
         if not 1 <= self.size <= LONGEST:

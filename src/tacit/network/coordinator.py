@@ -164,7 +164,7 @@ class Remote:
                 Statement.of(
                     event,
                     party.delta,
-                    seeded=bool(note.get("seeded")),
+                    seeded=self.is_seeded() if self.setup.trust else bool(note.get("seeded")),
                     adjacency=self.setup.plan.adjacency,
                     notes=tuple(notes),
                 )

@@ -170,8 +170,11 @@ class Station:
         """What of secure sums this site does not trust."""
         names, file = [entry[0] for entry in self.agreement.sites], self.file.settings
         lacking = [name for name in names if name != self.name and name not in file.peers]
+        keys = [key.lower() for name, key in file.peers.items() if name in names]
         if lacking:
             yield f"this site has no key of {lacking[0]} in [peers]; ask those who run it, who get it from that site"
+        if len({*keys, public_identity(identity_of(self.file.state_folder)).hex()}) <= len(keys):
+            yield "two sites have one key in [peers], or one has this site's own; ask those who run it"
         try:
             pooling = self.plan.trust(len(names)).pooling
         except ValueError as error:
@@ -278,6 +281,8 @@ class Station:
             return self._refuse(broadcast, str(error))
         except OSError:
             return self._refuse(broadcast, NO_ROOM)
+        except ValueError:
+            return self._refuse(broadcast, "the site is not ready for this study; ask those who run it")
         try:
             return site(Broadcast(broadcast.study, broadcast.round, content))
         except (ValueError, ArithmeticError, MemoryError):  # settings with which no update can be made

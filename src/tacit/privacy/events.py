@@ -107,7 +107,7 @@ class DistributedGaussian(Gaussian):
     """The same by a distributed discrete Gaussian: each of `sites` adds a share, and only the sum is seen.
 
     The noise is that of `honest` shares, whatever more there is: so many sites must be in the sum and tell nobody of
-    theirs. `coordinates` counts the draws of all sites.
+    theirs.
     """
 
     sites: int = 1

@@ -192,7 +192,7 @@ def _in_words(mechanism: Event, sampling: Event | None, count: int) -> str:
         case _:
             what = "an exact value, without noise"
     if isinstance(mechanism, events.DistributedGaussian):
-        what += f"; trust: at least {mechanism.honest} of {mechanism.sites} sites are honest and in the sum"
+        what += f", by shares of {mechanism.sites} sites, of which {mechanism.honest} are counted"
     match sampling:
         case events.PoissonSampled(rate, _):
             what += f", on Poisson samples at rate {rate:.4g}"

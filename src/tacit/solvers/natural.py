@@ -201,17 +201,20 @@ class NaturalStep:
 
     spread: whether expectations are over q; else they are at its mean, for a q that knows nothing yet. units: as in
     `NaturalVI`, public numbers. expansion: what stands for a record, as above; of "sep" the average factor is that of
-    this site's records.
+    this site's records. gradients: the mechanism of the gradient; by default that of `access`.
     """
 
     curvature: Mechanism | None = None
     spread: bool = True
     units: tuple[float, float] = (1.0, 1.0)
     expansion: Expansion = "vi"
+    gradients: Mechanism | None = None
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
         """Cavity times the new factor, possibly improper."""
         _check(target)
+        if self.gradients is not None:
+            access = access.through(self.gradients)
         q, mean = target.start, target.start.mean
         slope, bend = (jnp.asarray(unit, mean.dtype) for unit in self.units)
         beside = q
