@@ -372,7 +372,7 @@ def mean_of(found: Any) -> np.ndarray:
 
 
 def test_a_study_of_secure_sums_is_one_of_all_records_together_with_the_noise_of_one(tmp_path):
-    """At a large ε it is that of one site with all records, but for the little noise; at any, each site pays for all."""
+    """At a large ε it is that of one site with all records, but for the noise; each site pays for all."""
     rich = [replace(member, epsilon=10.0, table=table(3000, seed=m)) for m, member in enumerate(members(4))]
     found = federate(replace(SECURE, rounds=8), rich, out=tmp_path / "all", insecure_seed=1)
     together = replace(rich[0], table=_joined([member.table for member in rich]))

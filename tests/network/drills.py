@@ -149,6 +149,16 @@ class Consortium:
             text = text if found else f"{line}\n{text}"
         place.write_text(text)
 
+    def introduce(self) -> None:
+        """Give each site the keys of the others, for secure sums, as those who run them would."""
+        keys = {name: self.tacit("network", "key", self.site_file(name)).strip() for name in self.names}
+        for name in self.names:
+            others = "\n".join(line for other, line in keys.items() if other != name)
+            place = self.site_file(name)
+            place.write_text(
+                re.sub(r"(?m)^\[peers\].*$", lambda _, others=others: f"[peers]\n{others}", place.read_text())
+            )
+
     def site_state(self, name: str) -> Path:
         """The folder of a site's ledger, stores and audit log."""
         return read_site(self.site_file(name)).state_folder

@@ -51,6 +51,29 @@ def test_the_posterior_is_that_of_one_process_bit_for_bit(tmp_path: Path):
     assert [row["spent"] for row in result["sites"]] == [row["spent"] for row in alone["sites"]]
 
 
+@pytest.mark.slow
+def test_secure_sums_between_processes_are_those_of_one_to_the_bit(tmp_path: Path):
+    with Consortium(tmp_path, rounds=5, study={"secure_sum": True, "evaluation": 0.1}) as all:
+        all.introduce()
+        all.start()
+        result = all.wait_finished(300)
+        for name in all.names:
+            assert len(all.audit(name, "answered")) == 3 * (1 + 5 + 1)
+            assert len(all.audit(name, "exchanged")) == 2 * (1 + 5 + 1)
+            ledger = all.ledger(name)
+            assert ledger is not None
+            assert ledger.verify()
+            assert len(ledger.entries()) == 1 + 5 + 1
+            all.stop(name)
+        assert {row["name"]: row["dropped"] for row in result["sites"]} == dict.fromkeys(all.names, 0)
+        assert result["trust"].startswith("The coordinator sees sums over sites alone")
+    all.tacit("simulate", all.study, "--out", tmp_path / "one", "--insecure-seed", all.seed)
+    one, many = (json.loads((path / "posterior.json").read_text()) for path in (tmp_path / "one", all.out))
+    words = {"statement", "statement_text"}
+    assert {k: v for k, v in many.items() if k not in words} == {k: v for k, v in one.items() if k not in words}
+    assert result["released"] == json.loads((tmp_path / "one" / "result.json").read_text())["released"]
+
+
 SUBMIT = """
 import sys, time
 from pathlib import Path

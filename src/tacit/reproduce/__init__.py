@@ -101,6 +101,14 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "policies": Reproduction(
         "policies", "policies", _OURS, "The default policy beside hand-tuning that is not private", 10, 2
     ),
+    "secure-sum": Reproduction(
+        "secure",
+        "level",
+        "Ours, after K. Bonawitz et al. (2017) and P. Kairouz et al. (2021)",
+        "Secure sums beside noise of each site's own, ten sites of Adult",
+        5,
+        1,
+    ),
     "sep-table": Reproduction("sep", "table", _SEP, "Clusters: F-norm and KL proxy by ε", 10, 2),
     "sep-fig1": Reproduction("sep", "fig1", _SEP, "Fig. 1: the clusters of one data set", 1, 1),
     "sharma-table5": Reproduction("sharma", "table5", _SHARMA, "Table 5: ten uneven sites of Adult, A to D", 5, 1),
