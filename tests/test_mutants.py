@@ -47,7 +47,7 @@ from tacit.federated.site import Site
 from tacit.federated.tied import Central, Whole, of_sites
 from tacit.models import LinearRegression
 from tacit.network.station import Station
-from tacit.privacy import accounting, audit
+from tacit.privacy import accounting, audit, shared
 from tacit.privacy.audit import CONFIDENCE, HUGE, Canaried
 from tacit.privacy.clipping import Limit, per_record, rounding_margin
 from tacit.privacy.events import Gaussian, Repeated, TruncatedPoissonSampled
@@ -83,6 +83,7 @@ class World:
     sums: ModuleType = secure_sum
     shared: type = SharedGaussian
     delegate: type = Delegate
+    contributed: Callable[..., Any] = contributed
 
 
 SOUND = World()
@@ -437,6 +438,8 @@ def suite(path: str, world: World) -> ModuleType:
             setattr(module, name, getattr(world.sums, name))
     if isinstance(getattr(module, "MECHANISM", None), SharedGaussian):
         module.MECHANISM = world.shared(**vars(module.MECHANISM))  # type: ignore[attr-defined]
+    if hasattr(module, "contributed"):
+        module.contributed = world.contributed  # type: ignore[attr-defined]
     if hasattr(module, "Delegate"):
         module.Delegate = world.delegate  # type: ignore[attr-defined]
     if hasattr(module, "Held"):  # an answerer of its own
@@ -1130,6 +1133,22 @@ def broken_lattice(method: str, *changes: tuple[str, str]) -> World:
     return World(OtherNoise)
 
 
+class Careless(shared._Contributing):
+    """At a site, a sum is worth what the site itself has added up, with its own noise."""
+
+    def _release(self, key, contribution, limit):
+        found = super()._release(key, contribution, limit)
+        upper, lower = self.integers[-1]
+        own = (upper.astype(jnp.float32) * 2.0**32 + lower.astype(jnp.float32)) * self.notes[-1].spacing
+        return found.map(lambda zeros: own.reshape(zeros.shape))
+
+
+def carelessly(program: Any, access: Access, places: int) -> Released[Any]:
+    own = shared._shared(Careless, access, places, integers=[])
+    release = program(own)
+    return release.map(lambda _: own.integers[0])
+
+
 @planting
 def with_shares(changed: str) -> World:
     """Sites whose share of the noise, an array of integers, is another."""
@@ -1282,6 +1301,7 @@ MUTANTS: list[Mutant] = [
         broken_access(
             "_release",
             (SCALING, "leaf * self.slots / jnp.maximum(1, jnp.sum(present[:, 0] & chosen)).astype(leaf.dtype)"),
+            ("total = self", "_, present, chosen = self._sampled(jax.random.split(key)[0]); total = self"),
         ),
         LISTENING,
     ),
@@ -1548,6 +1568,12 @@ MUTANTS: list[Mutant] = [
         "share",
         broken_share("_lattice", ("margin, self.honest)", "margin, self.sites)")),
         Coordinating(),
+    ),
+    Mutant(
+        "a site that goes on from its own part of a sum",
+        "share",
+        replaced(contributed=carelessly),
+        unseen="what it makes possible is attacked above, as a hidden share of noise",
     ),
     Mutant(
         "a secure round that is run again",
