@@ -634,6 +634,7 @@ class Setup:
         prior, noise = self.model.prior.full(), Noise(gradient, bend, reach=REACH, trust=trust)
         if plan.early():
             noise = replace(noise, early=mechanisms["early"].deviation * units[0], until=plan.early())
+        noise = replace(noise, shrinks=plan.secure_sum)
         if plan.unit == "site" and plan.noise == "central":
             more = {"rounds": plan.rounds, "reset": plan.reset}
             return Central(prior, self.model, solvers, kinds, damping, noise, **more)
@@ -948,7 +949,7 @@ class _Conduct:
             state, _ = coordinator.settle(algorithm, now.state)
             row = {
                 "round": done,
-                "communications": setup.messages(now.communications),
+                "communications": self._messages(now),
                 "factor_gap": _gap(algorithm, state),
                 **self._told(done),
             }
@@ -993,13 +994,19 @@ class _Conduct:
             for row in rows:
                 row["dropped"] = made - row["updates"]
         tested = None if self.test is None else scores(posterior, self.test) | judged(posterior, self.test)
-        messages = setup.messages(done.communications)
+        messages = self._messages(done)
         texts = {name: statement.text() for name, statement in statements.items()}
         count = len(setup.members)
         trust = None if setup.trust is None else setup.trust.words
         return Federation(
             posterior, rows, self.history.rows, messages, tested, released, texts, count, self.name, trust
         )
+
+    def _messages(self, now: Progress) -> int:
+        """How many updates of sites are in the posterior."""
+        if self.setup.trust is not None:
+            return sum(self.host.updates().values())
+        return self.setup.messages(now.communications)
 
     def _told(self, done: int) -> dict[str, Any]:
         """What has changed at the parties by a round: how often they answered, and what ε they spent.

@@ -588,3 +588,44 @@ def test_a_prior_outside_of_the_family_is_not_left_out_in_silence():
     model = robust("laplace", "full")
     with pytest.raises(ValueError, match="Robust, whose prior is not in the family"):
         PVI(model.within.prior, model, (conjugate,), noise=Noise())
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_a_noised_mean_shrinks_to_what_is_to_be_believed_of_it(family):
+    """By sampling: the mean of what was, among what looks like this. Seeded, within four standard errors."""
+    prior: Any = DiagonalGaussian.of(np.array([0.5, -1.0]), np.array([2.0, 1.0]))
+    if family == "full":
+        prior = prior.full()
+    noise = Noise(1.0, 0.0, trust=1.0)
+    model = LogisticRegression(prior)
+    plain = PVI(prior, model, (NaturalStep(Exact()),), noise=noise)
+    known = jnp.array([3.0, 1.0])  # curvature of the data
+    total = replace(
+        prior,
+        precision=jnp.diag(known) if family == "full" else known,
+        precision_mean=jnp.zeros(2),
+    )
+    error = jnp.array([0.25, 2.0])
+    q = replace(prior, precision_mean=prior.precision @ jnp.array([2.0, 1.0]) if family == "full" else None)
+    if family == "diagonal":
+        q = replace(prior, precision_mean=prior.precision * jnp.array([2.0, 1.0]))
+    state = replace(plain.coordinator_init(1), q=q, total=total, error=jnp.diag(error) if family == "full" else error)
+    mean, covariance = replace(plain, noise=replace(noise, shrinks=True)).posterior(state)
+    variances = np.diag(covariance) if family == "full" else np.asarray(covariance)
+    rng = np.random.default_rng(0)
+    for j, (before, centre) in enumerate(((4.0, 0.5), (1.0, -1.0))):
+        own = 1 / (1 / before + float(known[j]))  # the data's posterior
+        middle = centre + math.sqrt(before - own) * rng.normal(size=400_000)  # its mean
+        theta = middle + math.sqrt(own) * rng.normal(size=400_000)
+        seen = middle + math.sqrt(float(error[j])) * rng.normal(size=400_000)
+        near = theta[np.abs(seen - float(q.mean[j])) < 0.1]
+        assert float(mean[j]) == pytest.approx(near.mean(), abs=4 * near.std() / math.sqrt(len(near)) + 0.01)
+        assert variances[j] == pytest.approx(near.var(), rel=0.05)
+    _, wide = plain.posterior(state)
+    assert np.all(variances <= (np.diag(wide) if family == "full" else np.asarray(wide)) + 1e-6)
+
+
+def test_noise_of_early_gradients_is_counted_where_it_was():
+    noise = Noise(1.0, early=3.0, until=2)
+    assert [float(noise.at(jnp.int32(turn))) for turn in range(4)] == [3.0, 3.0, 1.0, 1.0]
+    assert float(Noise(1.0).at(jnp.int32(0))) == 1.0

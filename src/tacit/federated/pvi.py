@@ -36,17 +36,19 @@ from tacit.solvers.base import Solver, Target
 
 Tree = Any
 LEAST_PRECISION = 0.1  # of q, as a share of the prior's: data may make one less sure than the prior, to an extent
+LEAST_TOLD = 1e-5  # of the prior's covariance: what rounding leaves of directions of which data tell nothing
 POINTS = 64  # pairs at which a prior outside the family is looked at
 
 
-@register()
+@register("shrinks")
 @dataclass(frozen=True)
 class Noise:
     """The public deviations of noise in the sum of all sites' factors: of gradients, and of a matrix of curvature.
 
     share: by how much of the largest eigenvalue of that noise P is raised, for what noise could hide. reach: the
     longest step of q's mean. trust: the share that is believed of curvature that noise hides (`families.believe`).
-    early: the deviation of gradients at the first `until` updates, where it is another.
+    early: the deviation of gradients at the first `until` updates, where it is another. shrinks: report what is to be
+    believed of a noised mean that the prior has an opinion on, in place of the mean as it is.
     """
 
     gradient: float = 0.0
@@ -56,6 +58,7 @@ class Noise:
     trust: float | None = None
     early: float | None = None
     until: int = 0
+    shrinks: bool = False
 
     def at(self, turn: Array) -> Array:
         """The deviation of gradients at an update."""
@@ -180,11 +183,23 @@ class PVI:
         )
 
     def posterior(self, state: CoordinatorState) -> Tree:
-        """What to report: q, or, where noise is known, (mean, covariance) of the data's posterior and the noise's."""
+        """What to report: q, or, where noise is known, (mean, covariance) of the data's posterior and the noise's.
+
+        The mean m of the data's posterior is known with an error of covariance E. Before the data, m - m₀ has
+        covariance T, what the data tell: by how much the prior's exceeds the posterior's. With noise that shrinks, the
+        mean is m₀ + T(T + E)⁻¹(m - m₀), and what is left of T is in the covariance: never more than the prior's.
+        """
         if self.noise is None:
             return state.q
         believed, _ = _believed(state.total.precision, self.noise)
-        return state.q.mean, _inverse(self.prior.precision + believed) + state.error
+        covariance = _inverse(self.prior.precision + believed)
+        if not self.noise.shrinks:
+            return state.q.mean, covariance + state.error
+        told = _inverse(self.prior.precision) - covariance
+        share = _dot(told, _inverse(told + state.error + LEAST_TOLD * _inverse(self.prior.precision)))
+        mean = self.prior.mean + _dot(share, state.q.mean - self.prior.mean)
+        left = told - _dot(share, told)
+        return mean, covariance + ((left + left.T) / 2 if left.ndim == 2 else left)
 
     def _damping(self, count: Array) -> Array:
         rhos = jnp.asarray(self.damping, jnp.result_type(float))
