@@ -874,7 +874,7 @@ class Coordinating:
             access = replace(own, present=jnp.asarray(included & (j == 0))[:, None])
             program = lambda own, j=j: own.sum(tacit.insecure_key(40 + j), each_record)  # noqa: E731
             release = contributed(program, access, WIDTH)
-            vectors[f"site-{j:02d}"], event = integers(release.value), release.event
+            vectors[f"site-{j:02d}"], event = integers(release), release.event
         sitting = Sitting(world.sums, trust, vectors)
         pooled = [f"site-{j:02d}" for j in range(1, 1 + trust.pooling)]
         if self.alone is not None:

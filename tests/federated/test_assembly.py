@@ -93,7 +93,7 @@ class Group:
         for name in names:
             key = assembly._own_key(insecure_key(1), assembly._words(STUDY, name, str(round)))
             step = lambda own, key=key: ALGORITHM.site_step(key, ALGORITHM.site_init(), CONTENT, own, 0)  # noqa: E731
-            total += integers(contributed(step, self.access[name], 5 * PLACES).value)
+            total += integers(contributed(step, self.access[name], 5 * PLACES))
         return total
 
 
@@ -102,7 +102,7 @@ def total_of(answer: Any, group: Group) -> np.ndarray:
     layout = group.terms.layout(0, group.access[NAMES[0]])
     program = lambda own: ALGORITHM.site_step(insecure_key(0), ALGORITHM.site_init(), CONTENT, own, 0)  # noqa: E731
     values = [jnp.asarray(value) for value in layout.values(answer)]
-    return told(program, empty(group.access[NAMES[0]]), 5 * PLACES, values).value
+    return told(program, empty(group.access[NAMES[0]]), 5 * PLACES, values)
 
 
 def same(answer: Update | Refusal, expected: Any) -> None:
@@ -416,11 +416,11 @@ def shift_of_totals(monkeypatch: pytest.MonkeyPatch, takes_back: bool) -> float:
         """What is released, with some draws moved by so many steps."""
         moved = np.zeros(count)  # of each site's factor
 
-        def more(halves: Any) -> np.ndarray:
+        def more(release: Any) -> np.ndarray:
             t, m = place
             own = draws[t, m] - (moved[m] if takes_back and m else 0)
             moved[m] += 0.4 * own
-            return integers(halves) + np.int64(np.rint(own))
+            return integers(release) + np.int64(np.rint(own))
 
         monkeypatch.setattr(assembly, "integers", more)
         sites = {}

@@ -86,7 +86,14 @@ def test_the_sum_is_exact_over_those_who_sent_integers_whoever_leaves_when(stage
     np.testing.assert_array_equal(total, sum(run.vectors[name] for name in run.survivors))
 
 
-def test_fifty_sites_with_a_thousand_numbers_of_which_ten_leave_at_every_stage() -> None:
+@pytest.mark.parametrize("stage", STAGES)
+def test_fifty_sites_with_a_thousand_numbers_of_which_ten_leave_at_a_stage(stage: str) -> None:
+    run = Run(50, 34, 1000, gone={stage: set(range(3, 13))})
+    np.testing.assert_array_equal(run.whole(), sum(run.vectors[name] for name in run.survivors))
+    assert len(run.survivors) == (50 if stage in ("agree", "open") else 40)
+
+
+def test_fifty_sites_of_which_some_leave_at_every_stage() -> None:
     gone = {stage: set(range(2 * j, 2 * j + 2)) for j, stage in enumerate(STAGES)}
     run = Run(50, 34, 1000, gone=gone)
     np.testing.assert_array_equal(run.whole(), sum(run.vectors[name] for name in run.survivors))

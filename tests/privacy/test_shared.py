@@ -53,9 +53,9 @@ def test_integers_of_sites_add_up_to_those_of_one_that_has_all_records(monkeypat
     silent(monkeypatch)
     parts = [access(rows, seed) for seed, rows in enumerate((3, 12, 1, 7))]
     every = np.concatenate([np.asarray(one.records)[np.asarray(one.present)] for one in parts])
-    total = sum(integers(contributed(program(insecure_key(j)), one, 48).value) for j, one in enumerate(parts))
+    total = sum(integers(contributed(program(insecure_key(j)), one, 48)) for j, one in enumerate(parts))
     alone = contributed(program(insecure_key(9)), Access.of(every, MECHANISM, capacity=48), 48)
-    np.testing.assert_array_equal(total, integers(alone.value))
+    np.testing.assert_array_equal(total, integers(alone))
     plan = layout(program(insecure_key(9)), shared.empty(parts[0]), 48)
     first, second = plan.values(total)
     clipped = every / np.maximum(1, np.linalg.norm(every, axis=1, keepdims=True))
@@ -73,7 +73,7 @@ def test_halves_of_integers_are_those_of_64_bits(monkeypatch, bits):
     if bits == 0:
         low[:] = 0
     halves = lattice.words(insecure_key(0), jnp.asarray(high), jnp.asarray(low))
-    np.testing.assert_array_equal(integers(halves), high.astype(np.int64) * 2**bits + low)
+    np.testing.assert_array_equal(integers(Released(halves)), high.astype(np.int64) * 2**bits + low)
 
 
 def test_what_a_site_sums_up_is_worth_nothing_to_it():
@@ -91,13 +91,13 @@ def test_what_a_site_sums_up_is_worth_nothing_to_it():
 def test_who_knows_the_totals_runs_the_same_program():
     parts = [access(6, seed) for seed in range(SITES)]
     releases = [contributed(program(insecure_key(j)), one, 48) for j, one in enumerate(parts)]
-    total = sum(integers(one.value) for one in releases)
+    total = sum(integers(one) for one in releases)
     plan = layout(program(insecure_key(0)), parts[0], 48)
     values = plan.values(total)
     found = told(program(insecure_key(0)), shared.empty(parts[0]), 48, [jnp.asarray(value) for value in values])
-    for a, b in zip(found.value, values, strict=True):
+    for a, b in zip(found, values, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert found.event == plan.event == releases[0].event
+    assert plan.event == releases[0].event
 
 
 def test_the_price_names_the_shares_and_counts_the_numbers():
@@ -144,9 +144,7 @@ def test_noise_in_the_total_is_that_of_all_sites_and_of_the_honest_alone_that_of
     """Kolmogorov-Smirnov with 20,000 draws; each false alarm in a thousand seeds. Two thirds of the noise are seen."""
     width = 20_000
     empty = Access.of(np.zeros((1, width), np.float32), MECHANISM)
-    draws = [
-        integers(contributed(lambda own, j=j: own.sum(insecure_key(j), sum_up), empty, 1).value) for j in range(SITES)
-    ]
+    draws = [integers(contributed(lambda own, j=j: own.sum(insecure_key(j), sum_up), empty, 1)) for j in range(SITES)]
     spacing = MECHANISM._lattice(width, 1).spacings[0]
     for count, deviation in ((SITES, MECHANISM.deviation), (HONEST, 2.0)):
         total = sum(draws[:count]) * spacing

@@ -172,7 +172,7 @@ def _contribute(
 @partial(jax.jit, static_argnums=(1, 2))
 def _conclude(
     algorithm: Algorithm, kind: int, places: int, state: Tree, content: Tree, access: Access, totals: list[Array]
-) -> Released[Tree]:
+) -> Tree:
     key = insecure_key(0)  # nothing is drawn: the sums are known
     return told(lambda own: algorithm.site_step(key, state, content, own, kind), access, places, totals)
 
@@ -323,7 +323,7 @@ class Delegate:
         release = _contribute(terms.algorithm, kind, terms.places, key, state, ready, self.access)
         if release.event != price.event:
             raise RuntimeError("the receipt is not the price: this is a bug in tacit; nothing was sent")
-        return secure_sum.mask(site, sealed, integers(release.value))
+        return secure_sum.mask(site, sealed, integers(release))
 
 
 # --- The coordinator ---------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class Assembly:
             return Refusal(self.terms.study, EVERYBODY, broadcast.round, words[:2000])
         totals = [jnp.asarray(value) for value in self._layouts[kind].values(total)]
         content = jax.tree.map(jnp.asarray, broadcast.content)
-        new = _conclude(algorithm, kind, self.terms.places, self._state, content, self.access, totals).value
+        new = _conclude(algorithm, kind, self.terms.places, self._state, content, self.access, totals)
         finite = all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(new))
         self._state = new if finite else self._state
         answer = jax.tree.map(np.asarray, algorithm.answer(self._state))

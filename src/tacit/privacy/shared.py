@@ -207,15 +207,18 @@ def _paid(release: Released[Any], notes: Sequence[_Sum]) -> Released[Any]:
     return release
 
 
-def integers(halves: tuple[Any, Any]) -> np.ndarray:
-    """What `contributed` made, as int64."""
-    upper, lower = (np.asarray(half) for half in halves)
+def integers(release: Released[tuple[Array, Array]]) -> np.ndarray:
+    """What `contributed` made, as int64: to be masked, for its receipt is that of the total."""
+    upper, lower = (np.asarray(half) for half in release.value)
     return (upper.astype(np.int64) << 32) | lower.astype(np.int64)
 
 
-def told(program: Program, access: Access, places: int, totals: Sequence[Array]) -> Released[Any]:
-    """What a program comes to where its sums are these. access: of the form of a site's, with one empty place."""
-    return program(_shared(_Told, access, places, totals=totals))
+def told(program: Program, access: Access, places: int, totals: Sequence[Array]) -> Any:
+    """What a program comes to where its sums are these. access: of the form of a site's, with one empty place.
+
+    The totals were released, and the sites have paid for them; there is nothing else in it.
+    """
+    return program(_shared(_Told, access, places, totals=totals)).value
 
 
 def layout(program: Program, access: Access, places: int) -> Layout:

@@ -101,9 +101,9 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "policies": Reproduction(
         "policies", "policies", _OURS, "The default policy beside hand-tuning that is not private", 10, 2
     ),
-    "secure-sum": Reproduction(
+    "secure-sums": Reproduction(
         "secure",
-        "level",
+        "sums",
         "Ours, after K. Bonawitz et al. (2017) and P. Kairouz et al. (2021)",
         "Secure sums beside noise of each site's own, ten sites of Adult",
         5,

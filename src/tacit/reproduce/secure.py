@@ -29,7 +29,7 @@ def scores(distribution: str, way: str, rounds: int, seed: int) -> tuple[dict[st
     return {name: found.scores[name] for name in SCORES}, max(row["spent"] for row in found.sites)
 
 
-def level(quick: bool, seeds: int, track: Track) -> Outcome:
+def sums(quick: bool, seeds: int, track: Track) -> Outcome:
     """Accuracy and log-likelihood by distribution, both ways."""
     rounds, distributions = (3, "A") if quick else (ROUNDS, "ABCD")
     rows: list[Row] = []
