@@ -24,4 +24,4 @@ def test_both_ways_stay_within_the_budget_and_are_shown(monkeypatch):
     for row in found.rows:
         assert 0.99 * secure.EPSILON < row["epsilon"] <= secure.EPSILON
         assert np.isfinite(row["log_likelihood"])
-    assert {text.get_text() for text in found.axes.get_legend().get_texts()} == set(secure.WAYS)
+    assert {text.get_text() for text in found.axes.figure.legends[0].get_texts()} == set(secure.WAYS)

@@ -51,7 +51,10 @@ def sums(quick: bool, seeds: int, track: Track) -> Outcome:
 
 
 def _draw(rows: list[Row]) -> Any:
-    words = (("accuracy", "accuracy on the test set"), ("log_likelihood", "mean test log-likelihood"))
+    words = (
+        ("accuracy", "accuracy on the test set (mean, standard error)"),
+        ("log_likelihood", "mean test log-likelihood (mean, standard error)"),
+    )
     axes = panels(*((f"Adult, {SITES} sites, ε = {EPSILON:g}", "distribution of records", label) for _, label in words))
     for panel, (name, _) in zip(axes, words, strict=True):
         for place, (way, colour) in enumerate(zip(WAYS, COLOURS, strict=False)):
@@ -61,5 +64,5 @@ def _draw(rows: list[Row]) -> Any:
             panel.errorbar(at, [row[name] for row in own], errors, fmt="o", color=colour, label=way, capsize=3)
         names = list(dict.fromkeys(row["distribution"] for row in rows))
         panel.set_xticks(range(len(names)), names)
-    axes[0].legend(frameon=False)
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return axes[0]
