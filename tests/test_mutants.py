@@ -578,6 +578,7 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "test_rounds_are_those_of_the_plan_and_each_is_charged_once",
         "test_a_site_that_begins_again_has_its_ledger_and_needs_nothing_else",
         "test_every_message_again_has_the_same_answer_and_another_one_none",
+        "test_a_sum_is_charged_before_it_is_read",
     ),
 }
 
@@ -1133,6 +1134,18 @@ def broken_lattice(method: str, *changes: tuple[str, str]) -> World:
     return World(OtherNoise)
 
 
+class ChargedLater(Delegate):
+    def _masked(self, site, round, message):
+        ledger, self.ledger = self.ledger, None
+        try:
+            found = super()._masked(site, round, message)
+        finally:
+            self.ledger = ledger
+        if ledger is not None:
+            ledger.charge(self._layout(round).event, study=self.terms.study, round=round)
+        return found
+
+
 class Careless(shared._Contributing):
     """At a site, a sum is worth what the site itself has added up, with its own noise."""
 
@@ -1582,10 +1595,16 @@ MUTANTS: list[Mutant] = [
         unseen=UNDER,
     ),
     Mutant(
-        "a secure sum that is charged after it is sent",
+        "a secure sum that is not charged",
         "delegate",
         broken_delegate("_masked", ("self.ledger.charge(price.event", "(lambda *a, **k: None)(price.event")),
         unseen=UNDER,
+    ),
+    Mutant(
+        "a secure sum that is charged after reading",
+        "delegate",
+        replaced(delegate=ChargedLater),
+        unseen="the same is released, and charged but where it fails on the way",
     ),
 ]
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

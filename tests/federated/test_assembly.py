@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.families import register
 from tacit.federated import assembly
-from tacit.federated.assembly import CHARGED, STAGES, Assembly, Delegate, Terms, TooFew, Trust
+from tacit.federated.assembly import CHARGED, MASK, STAGES, Assembly, Delegate, Terms, TooFew, Trust
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
 from tacit.federated.moments import Moments
 from tacit.privacy import accounting, noise
@@ -188,6 +188,31 @@ def test_a_site_that_begins_again_has_its_ledger_and_needs_nothing_else(tmp_path
     group.sites = {name: group.site(name) for name in NAMES}
     assert [site.last_round for site in group.sites.values()] == [0] * 5
     same(group(1), total_of(group.expected(1), group))
+
+
+def test_a_sum_is_charged_before_it_is_read(tmp_path, monkeypatch):
+    group = Group(tmp_path)
+
+    def dies(*arguments: Any) -> Any:
+        raise MemoryError("in the middle of an update")
+
+    monkeypatch.setattr(assembly, "_contribute", dies)
+    with pytest.raises(MemoryError):
+        group()
+    assert sum(group.charged()) == 1
+    monkeypatch.undo()
+    lost = group.sites["site-0"]
+    assert lost.updates == 1
+    same(group(), total_of(group.expected(0, NAMES[1:]), group))  # the one that was charged takes no part again
+    assert group.coordinator.absent == {"site-0": CHARGED}
+
+
+def test_without_a_ledger_a_round_is_masked_once_too():
+    group = Group()
+    group()
+    site, mask = group.sites["site-0"], [b for n, b in group.asked if n == "site-0"][MASK]
+    site._answers.pop(MASK)  # as if it had forgotten
+    refused(site(mask), CHARGED)
 
 
 def test_forty_sites_add_up(tmp_path):

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare")
 from tests.network.conftest import RECORDS, SEED
 from tests.network.test_remote import plain, row
 
-from tacit.config import read_site
+from tacit.config import example_site, read_site
 from tacit.engines.coordinator import Deserted
 from tacit.engines.nvflare import Lost
 from tacit.federated.assembly import CHARGED, MASK, public_identity
@@ -160,6 +160,18 @@ def test_a_site_takes_part_only_with_keys_that_its_own_file_has(clinics):
     clinics.path("north").write_text(text.replace('"west" = "', '"west" = "zz'))
     with pytest.raises(ValueError, match="64 hexadecimal digits"):
         read_site(clinics.path("north"))
+
+
+def test_a_site_s_own_line_among_its_peers_does_no_harm(clinics):
+    introduce(clinics)
+    place = clinics.path("north")
+    place.write_text(place.read_text().replace("[peers]", f'[peers]\n"north" = "{key_of(clinics, "north")}"'))
+    assert clinics.open("north").refusal == ""
+
+
+def test_an_example_of_a_site_file_asks_for_a_pooling_site_whatever_the_study(clinics):
+    study = clinics.read(secure_sum=True, pooling=0)
+    assert "\npooling = 1" in example_site(study, "north")
 
 
 def test_one_key_of_two_sites_is_refused(clinics):

@@ -110,6 +110,7 @@ class Trust:
             f"{self.sites} sites are honest and draw their noise from a secure source; up to {self.pooling} may pool "
             f"what they know with the coordinator, whatever it does, and up to {self.absent} may drop out of a sum: "
             f"the noise of {self.honest} is counted. With fewer than {self.threshold} sites nothing is opened."
+            + ("" if self.pooling else " Nothing is promised against another site, which knows its own share.")
         )
 
 
@@ -222,7 +223,7 @@ class Delegate:
 
     def __call__(self, broadcast: Broadcast) -> Update | Refusal:
         try:
-            stage, attempt, message = _opened(broadcast.content)
+            stage, attempt, message = _envelope(broadcast.content)
             if broadcast.study != self.terms.study:
                 raise Refused(f"study={broadcast.study!r}; this site takes part in {self.terms.study!r} only")
             place, request = (broadcast.round, attempt), encode(broadcast)
@@ -443,7 +444,7 @@ class Assembly:
             try:
                 if isinstance(answer, str):
                     raise Refused(answer)
-                place, _, message = _opened(answer.content, is_answer=True)
+                place, _, message = _envelope(answer.content, is_answer=True)
                 if (answer.study, answer.round, answer.site, place) != (self.terms.study, round, name, stage):
                     raise Refused("it answered something else")
                 found[name] = read(name, message)
@@ -554,7 +555,7 @@ def _names(message: Any) -> list[str]:
     return [name for name, _ in _parts(message)]
 
 
-def _opened(content: Any, is_answer: bool = False) -> tuple[int, int, Tree]:
+def _envelope(content: Any, is_answer: bool = False) -> tuple[int, int, Tree]:
     """(stage, attempt, message) of a content."""
     names = {"stage", "message"} if is_answer else {"stage", "attempt", "message"}
     if not isinstance(content, dict) or set(content) != names:

@@ -83,7 +83,8 @@ class CoordinatorState:
 
     refined: what the prior has over the family's member in its place; own: the pull that keeps q proper. error: the
     covariance of q's mean that comes from noise, where that is known. arrived: answers since the last broadcast;
-    answered: in all.
+    answered: in all. left, noised: where noise shrinks, what of the way to the data's mean is left (a matrix), and the
+    part of error that comes from noise alone.
     """
 
     q: Tree
@@ -94,6 +95,8 @@ class CoordinatorState:
     error: Tree
     arrived: Array
     answered: Array
+    left: Tree = ()
+    noised: Tree = ()
 
 
 @register("solvers", "kinds", "damping", "prior_steps")
@@ -132,7 +135,12 @@ class PVI:
         flat = power(self.prior, 0.0)
         factors = jax.tree.map(lambda leaf: jnp.zeros((sites, *leaf.shape), leaf.dtype), self.prior)
         error = jnp.zeros_like(self.prior.precision) if self.noise is not None else ()
-        return CoordinatorState(self.prior, factors, flat, flat, flat, error, jnp.int32(0), jnp.int32(0))
+        left: Tree = ()
+        noised: Tree = ()
+        if self.noise is not None and self.noise.shrinks:
+            left, noised = _identity(self.prior.precision), jnp.zeros_like(self.prior.precision)
+        zero = jnp.int32(0)
+        return CoordinatorState(self.prior, factors, flat, flat, flat, error, zero, zero, left, noised)
 
     def broadcast(self, state: CoordinatorState) -> tuple[CoordinatorState, Tree]:
         """Settle q, and send it."""
@@ -187,7 +195,9 @@ class PVI:
 
         The mean m of the data's posterior is known with an error of covariance E. Before the data, m - m₀ has
         covariance T, what the data tell: by how much the prior's exceeds the posterior's. With noise that shrinks, the
-        mean is m₀ + T(T + E)⁻¹(m - m₀), and what is left of T is in the covariance: never more than the prior's.
+        reported mean is m₀ + S(q's - m₀), S = T(T + E)⁻¹. That of q is m₀ + (1 - K)(m - m₀) plus noise of covariance N,
+        K being what is left of the way to go, so that the covariance is that of the data's posterior and
+        (1 - S(1 - K)) T (1 - S(1 - K))ᵀ + S N Sᵀ.
         """
         if self.noise is None:
             return state.q
@@ -198,8 +208,8 @@ class PVI:
         told = _inverse(self.prior.precision) - covariance
         share = _dot(told, _inverse(told + state.error + LEAST_TOLD * _inverse(self.prior.precision)))
         mean = self.prior.mean + _dot(share, state.q.mean - self.prior.mean)
-        left = told - _dot(share, told)
-        return mean, covariance + ((left + left.T) / 2 if left.ndim == 2 else left)
+        missed = _identity(told) - _dot(share, _identity(told) - state.left)
+        return mean, covariance + _around(missed, told) + _around(share, state.noised)
 
     def _damping(self, count: Array) -> Array:
         rhos = jnp.asarray(self.damping, jnp.result_type(float))
@@ -226,7 +236,7 @@ class PVI:
         rho = rho.astype(mean.dtype)
         found, edge = _believed(state.total.precision, noise)
         believed = prior.precision + found
-        identity = jnp.eye(mean.shape[0], dtype=mean.dtype) if believed.ndim == 2 else jnp.ones_like(mean)
+        identity = _identity(believed)
         raised = believed + noise.share * edge * identity
         added = raised - prior.precision - state.total.precision
         pull = (1 - rho) * state.own.precision_mean + rho * _dot(added, mean)
@@ -239,10 +249,14 @@ class PVI:
         error = jnp.where(state.answered > state.arrived, state.error, told)
         keep = identity - rho * _dot(step, believed)
         added_error = (rho * noise.at(turn).astype(mean.dtype)) ** 2
-        error = _dot(_dot(keep, error), keep.T) + added_error * _dot(step, step)
+        error = _around(keep, error) + added_error * _dot(step, step)
+        left, noised = state.left, state.noised
+        if noise.shrinks:
+            left = _dot(keep, left)
+            noised = _around(keep, noised) + added_error * _dot(step, step)
         q = replace(prior, precision_mean=_dot(raised, mean), precision=raised)
         own = replace(prior, precision_mean=q.precision_mean - fixed, precision=added)
-        return replace(state, q=q, own=own, error=error)
+        return replace(state, q=q, own=own, error=error, left=left, noised=noised)
 
 
 def _believed(precision: Array, noise: Noise) -> tuple[Array, float | Array]:
@@ -250,6 +264,16 @@ def _believed(precision: Array, noise: Noise) -> tuple[Array, float | Array]:
     if precision.ndim == 2:
         return believe(precision, noise.curvature, noise.trust)
     return jnp.maximum(0, precision - noise.curvature), 2 * noise.curvature
+
+
+def _identity(like: Array) -> Array:
+    """Of matrices, or of diagonals."""
+    return jnp.eye(like.shape[0], dtype=like.dtype) if like.ndim == 2 else jnp.ones_like(like)
+
+
+def _around(a: Array, b: Array) -> Array:
+    """a b aᵀ of matrices, or of diagonals."""
+    return _dot(_dot(a, b), a.T)
 
 
 def _dot(a: Array, b: Array) -> Array:

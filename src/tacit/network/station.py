@@ -170,7 +170,7 @@ class Station:
         """What of secure sums this site does not trust."""
         names, file = [entry[0] for entry in self.agreement.sites], self.file.settings
         lacking = [name for name in names if name != self.name and name not in file.peers]
-        keys = [key.lower() for name, key in file.peers.items() if name in names]
+        keys = [key.lower() for name, key in file.peers.items() if name in names and name != self.name]
         if lacking:
             yield f"this site has no key of {lacking[0]} in [peers]; ask those who run it, who get it from that site"
         if len({*keys, public_identity(identity_of(self.file.state_folder)).hex()}) <= len(keys):
@@ -397,8 +397,14 @@ def identity_of(state: Path) -> bytes:
     place = state / "identity"
     if not place.exists():
         _make_folder(state)
-        _write(place, new_identity())
-        place.chmod(0o600)
+        fresh = state / f"identity.{os.getpid()}"
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(new_identity())
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was first: its key is the site's
+            os.link(fresh, place)
+        fresh.unlink()
     return place.read_bytes()
 
 

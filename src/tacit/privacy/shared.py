@@ -11,8 +11,8 @@ for every unit of every site that is honest. What others add is known to the att
   step is a millionth of the noise, so that rounding to the nearest loses nothing that would be worth a draw.
 * **Noise.** h draws of a discrete Gaussian add up to one of √h times the deviation, up to 10 Σ exp(-2π²s²k/(k + 1))
   in log-probability (Kairouz, Liu & Steinke 2021, theorem 11), s being `noise.SCALE`: nothing at all. That is a
-  continuous Gaussian, rounded, to within 0.02/(hs²) < 2⁻⁴⁸/h in total variation, and each draw is a discrete Gaussian
-  to within 2⁻⁶⁰. For h up to 2048 both together are below `noise.DRAW_ERROR` for each number, which is in the price.
+  continuous Gaussian, rounded, to within 0.02/(hs²) in total variation, and each draw is a discrete Gaussian to within
+  2⁻⁵⁰, its three tables being rounded. Both together are below ⌈h/4⌉ of `noise.DRAW_ERROR`, which are in the price.
 * **Wrap.** Draws have an end, and so have clipped sums: integers of 64 bits do not wrap (`Layout.check`).
 
 `contributed` runs a program at a site. A sum is worth 0 there: what a site does next can depend on released numbers
@@ -42,7 +42,7 @@ from tacit.privacy.randomness import is_secure, witness
 from tacit.privacy.released import Level, Released
 
 Tree = Any
-SITES_AT_ONE_ERROR = 2048  # whose draws together err by no more than one
+SITES_AT_ONE_ERROR = 4  # whose draws together err by no more than `DRAW_ERROR`
 Program = Callable[[Access], Released[Any]]
 
 
