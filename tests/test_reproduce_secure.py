@@ -10,6 +10,7 @@ pytest.importorskip("matplotlib")
 from tacit.reproduce import secure, sharma
 
 
+@pytest.mark.slow
 def test_both_ways_stay_within_the_budget_and_are_shown(monkeypatch):
     table, test = sharma.adult_tables()
     few = [

@@ -435,6 +435,7 @@ def test_what_a_site_pays_for_secure_sums_is_what_the_plan_costs_to_the_last_num
     assert plan.early() == (0 if plan.unit == "site" else 2)
 
 
+@pytest.mark.slow
 def test_sites_that_drop_out_by_chance_are_made_up_for_and_counted(tmp_path):
     plan = replace(SECURE, rounds=6, dropout=0.15, seed=4, absent=1)
     found = federate(plan, members(5), out=tmp_path, insecure_seed=1)
@@ -501,6 +502,7 @@ def test_sums_that_protect_nobody_are_refused():
         Setup(SECURE, [replace(member, epsilon=math.inf) for member in members()])
 
 
+@pytest.mark.slow
 def test_when_too_few_are_left_no_posterior_is_made(tmp_path):
     with pytest.raises(ValueError, match=r"no sum was made|sums of two rounds in a row were lost"):
         federate(replace(SECURE, dropout=0.99), members(), out=tmp_path, insecure_seed=1)

@@ -215,6 +215,7 @@ def test_without_a_ledger_a_round_is_masked_once_too():
     refused(site(mask), CHARGED)
 
 
+@pytest.mark.slow
 def test_forty_sites_add_up(tmp_path):
     """More than one program could hold the noise of."""
     trust = Trust.usual(40)

@@ -182,6 +182,7 @@ def test_one_key_of_two_sites_is_refused(clinics):
         assert clinics.open("north").refusal.startswith("two sites have one key in [peers]")
 
 
+@pytest.mark.slow
 def test_noise_of_one_site_from_a_seed_is_said_in_the_promise_to_all(clinics):
     introduce(clinics)
     for name in ("south", "west"):
@@ -215,6 +216,7 @@ def test_a_round_that_was_charged_is_not_run_again_whatever_the_coordinator_says
     assert [clinics.ledger(name).spent() for name in RECORDS] == spent
 
 
+@pytest.mark.slow
 def test_whole_sites_are_protected_by_secure_sums_too(clinics):
     introduce(clinics, unit="site", epsilon=200.0)
     found = clinics.conduct()

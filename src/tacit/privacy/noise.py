@@ -63,7 +63,7 @@ class Lattice:
 
     spacings: tuple[float, ...]
     limb_bits: int
-    largest: int
+    largest: int = 0
 
     @classmethod
     def of(
