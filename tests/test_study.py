@@ -373,6 +373,7 @@ def mean_of(found: Any) -> np.ndarray:
     return np.asarray(found.posterior.blocks["coefficients"].mean)
 
 
+@pytest.mark.slow
 def test_a_study_of_secure_sums_is_one_of_all_records_together_with_the_noise_of_one(tmp_path):
     """At a large ε it is that of one site with all records, but for the noise; each site pays for all."""
     rich = [replace(member, epsilon=10.0, table=table(3000, seed=m)) for m, member in enumerate(members(4))]
@@ -463,6 +464,7 @@ def test_a_study_of_secure_sums_that_is_cut_off_goes_on_and_pays_for_no_round_tw
     assert [row["spent"] for row in found.sites] == [row["spent"] for row in whole.sites]
 
 
+@pytest.mark.slow
 def test_whole_sites_are_the_unit_of_secure_sums_too(tmp_path):
     plan = Plan("logistic", rounds=2, unit="site", secure_sum=True)
     rich = [replace(member, epsilon=300.0) for member in members(4)]

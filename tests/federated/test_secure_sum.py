@@ -86,6 +86,7 @@ def test_the_sum_is_exact_over_those_who_sent_integers_whoever_leaves_when(stage
     np.testing.assert_array_equal(total, sum(run.vectors[name] for name in run.survivors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_fifty_sites_with_a_thousand_numbers_of_which_ten_leave_at_a_stage(stage: str) -> None:
     run = Run(50, 34, 1000, gone={stage: set(range(3, 13))})
