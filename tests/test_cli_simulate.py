@@ -578,3 +578,13 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     assert "--insecure-seed" in done.stdout
+
+
+def test_secure_sums_that_protect_nobody_are_refused_before_a_folder_is_claimed(run: Any, tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    top = 'model = "logistic"\nepsilon = 1\ndelta = 1e-5\nsecure_sum = true\nabsent = 2\n'
+    study.write_text(top + '[data]\ndataset = "abalone"\nsplit = "equal"\nsites = 5\n')
+    code, _, words = run("simulate", study, "--out", tmp_path / "out")
+    assert code == 2
+    assert "2 may be absent and 1 may pool" in words
+    assert not (tmp_path / "out" / "settings.json").exists()

@@ -468,6 +468,8 @@ def simulate(
         from tacit.privacy.ledger import Ledger
         from tacit.study import federate, owners
 
+        if found.plan.secure_sum:
+            found.plan.trust(len(members))  # refused before the folder is claimed
         charged = owners(found.plan, members)
         ledgers = {party.name: Ledger.open(party.ledger) for party in charged if party.ledger is not None}
         watch.budgets = {party.name: party.epsilon for party in charged}
