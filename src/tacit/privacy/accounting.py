@@ -378,7 +378,7 @@ def true_positive_rates(
     bounds = [1.0] * len(false_positive_rates)
     least = min(false_positive_rates)
     directions = _directions(found, adjacency)
-    views = [losses.view_for_delta(steps, 1e-15 + 1e-3 * least, lowest=0.0) for steps in directions]
+    views = [losses.view_for_delta(steps, 1e-15 + 1e-3 * least) for steps in directions]
 
     def best(composed: Sequence[losses.Loss], rates: Sequence[float]) -> list[float]:
         limit = min(max(loss.epsilon(1e-15 + 1e-6 * min(rates)) for loss in composed), 700.0)

@@ -23,7 +23,7 @@ then relative to the δ that is asked for, not to 1, so that a δ of 1e-12 after
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,11 +38,13 @@ UNIT = 2.0**-53  # the rounding of one operation
 # is exact to 1e-14 wherever masses matter, and the tilt is the exponential of at most some hundreds.
 MASS_MARGIN = 1e-12
 LOSS_MARGIN = 2e-15  # some 18 roundings of a loss, see `_raised`
-PART_UNSEEN = 1e-6  # of δ: what may be taken for infinite at each end
-SPILL = 1e-8  # how much tilted mass may wrap around: it only adds
+PART_UNSEEN = 1e-8  # of δ: what may be taken for infinite at each end
+SPILL = 1e-6  # of δ: how much mass may wrap around from above: it only adds
+COMMON = 1e-9  # how much mass of low losses may be raised, over all steps: it only adds
 MOST_POINTS = 2**22  # of a transform: half a second
 FEWEST_POINTS = 2**8
 CHUNK = 2**16  # intervals integrated at a time, to stay in cache
+SIMPSON = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 4.0, 1.0]) / 3  # with the ends: high tilts look there
 NODES = {count: np.polynomial.legendre.leggauss(count) for count in (2, 4)}
 
 
@@ -315,8 +317,8 @@ class _Sketch:
                 if weight <= rare:
                     continue
                 line = _line(pair, rare / weight, common)
-                cuts = _mesh(pair, line, 2)
-                nodes, weights = NODES[2]
+                cuts = _mesh(pair, line, 3)
+                nodes, weights = SIMPSON
                 half, middle = np.diff(cuts)[:, None] / 2, (cuts[1:] + cuts[:-1])[:, None] / 2
                 x = (middle + half * nodes).ravel()
                 atoms = np.array(line.atoms)
@@ -334,54 +336,114 @@ class _Sketch:
         self.deviation = math.sqrt(max(float(self.counts @ (square - mean**2)), 1e-300))
 
     def __call__(self, tilt: float) -> float:
+        return self._tilted(tilt)[0]
+
+    def _tilted(self, tilt: float) -> tuple[float, Array]:
         exponents = self.log_masses + tilt * self.losses
         highest = np.maximum.reduceat(exponents, self.starts)
-        sums = np.add.reduceat(np.exp(exponents - np.repeat(highest, self.sizes)), self.starts)
-        return float(self.counts @ (highest + np.log(sums)))
+        masses = np.exp(exponents - np.repeat(highest, self.sizes))
+        sums = np.add.reduceat(masses, self.starts)
+        return float(self.counts @ (highest + np.log(sums))), masses / np.repeat(sums, self.sizes)
+
+    def saddle(self, tilt: float) -> tuple[float, float]:
+        """The ε that this tilt is best for, and about its ln δ.
+
+        δ(ε) = (1/2πi) ∫ e^(K(z) - zε) / (z(z + 1)) dz along Re z = λ; the integrand has its saddle at the λ for which
+        ε = K'(λ) - 1/λ - 1/(1 + λ), and ε grows with λ.
+        """
+        at, masses = self._tilted(tilt)
+        mean, square = (np.add.reduceat(masses * self.losses**power, self.starts) for power in (1, 2))
+        epsilon = float(self.counts @ mean) - 1 / tilt - 1 / (1 + tilt)
+        curvature = float(self.counts @ np.maximum(square - mean**2, 0.0)) + tilt**-2 + (1 + tilt) ** -2
+        height = at - tilt * epsilon - math.log(tilt) - math.log1p(tilt)
+        return epsilon, height - math.log(2 * math.pi * curvature) / 2
+
+    def tilt(self, aim: Callable[[float, float], float]) -> float:
+        """Where a function of ε and ln δ that grows with the tilt is 0; the nearest end if it is nowhere."""
+        least = math.log(1 / self.deviation)
+        ends = (least - 4.0, least + 14.0)
+
+        def value(log_tilt: float) -> float:
+            return aim(*self.saddle(math.exp(log_tilt)))
+
+        if value(ends[0]) >= 0 or value(ends[1]) <= 0:
+            return math.exp(ends[0] if value(ends[0]) >= 0 else ends[1])
+        return math.exp(float(optimize.brentq(value, *ends, xtol=0.01)))  # type: ignore[arg-type]
 
 
-def _best_tilt(sketch: _Sketch, bound: object) -> float:
-    """Where a bound that has one valley in ln λ is least."""
-    start = math.log(1 / sketch.deviation)
-    ends = (start - 10.0, start + 12.0)
-    found = optimize.minimize_scalar(lambda x: bound(math.exp(x)), bounds=ends, method="bounded", options={"xatol": 0.01})  # type: ignore[operator]
-    return math.exp(float(found.x))
-
-
-def view_for_delta(steps: Steps, delta: float, lowest: float | None = None) -> View:
-    """Where the ε of this δ lies: the tilt that makes Chernoff's bound on it least. `lowest` is to be in view."""
+def view_for_delta(steps: Steps, delta: float) -> View:
+    """Where the ε of this δ lies, and all from 0 up to it: a first view with room to spare, then one around its answer."""
     delta = max(delta, 1e-280)
     sketch = _Sketch(steps, *_cuts(steps, delta))
-    tilt = _best_tilt(sketch, lambda tilt: (sketch(tilt) - math.log(delta)) / tilt)
-    return _view(sketch, steps, tilt, delta, lowest)
+    # Not below the tilt for ε = 0, where the answer is 0 anyway.
+    tilt = sketch.tilt(lambda epsilon, log_delta: min(math.log(delta) - log_delta, epsilon))
+
+    def look(tilt: float) -> tuple[float, float]:
+        seen = _view(sketch, steps, tilt, delta, 0.0, 0.0)
+        loss = compose(steps, seen, seen.first_grid(ROUGH))
+        epsilon = loss.epsilon(delta)
+        return epsilon, math.inf if epsilon == math.inf else loss.unresolved(epsilon) / delta
+
+    tilt, near = _resolving(look, tilt)
+    return _view(sketch, steps, tilt, delta, near * (1 - 2 * ROUGH) if math.isfinite(near) else 0.0, 0.0)
 
 
 def view_for_epsilon(steps: Steps, epsilon: float) -> View:
-    """Where the δ of this ε lies."""
+    """Where the δ of this ε lies, likewise."""
     sketch = _Sketch(steps, *_cuts(steps, LEAST_DELTA))
-    tilt = _best_tilt(sketch, lambda tilt: max(sketch(tilt) - tilt * epsilon, math.log(LEAST_DELTA)))
-    delta = min(max(math.exp(min(sketch(tilt) - tilt * epsilon, 0.0)), LEAST_DELTA), 0.5)
-    return _view(sketch, steps, tilt, delta, min(0.0, epsilon) if epsilon < sketch.mean else epsilon)
+    tilt = sketch.tilt(lambda reached, _: reached - epsilon)
+
+    def view(tilt: float, delta: float) -> View:
+        return _view(sketch, steps, tilt, min(max(delta, LEAST_DELTA), 0.5), epsilon, epsilon)
+
+    def look(tilt: float) -> tuple[float, float]:
+        seen = view(tilt, math.exp(min(sketch.saddle(tilt)[1], 0.0)))
+        loss = compose(steps, seen, seen.first_grid(ROUGH))
+        delta = float(loss.delta(np.array([epsilon]))[0])
+        return delta, loss.unresolved(epsilon) / max(delta, LEAST_DELTA)
+
+    return view(*_resolving(look, tilt))
 
 
+def _resolving(look: Callable[[float], tuple[float, float]], tilt: float) -> tuple[float, float]:
+    """A tilt that resolves what it looks at, and what it sees: from the saddle down.
+
+    Where few steps decide, as rare large losses do, the saddle is found at too large a tilt, under which rounding
+    outweighs the answer.
+    """
+    tilts = [tilt * 0.5**halvings for halvings in range(12)]
+    seen = []
+    for tilt in tilts:
+        seen.append((*look(tilt), tilt))
+        if seen[-1][1] <= ROUGH / 10:
+            break
+    near, _, best = min(seen)
+    return best, near
+
+
+ROUGH = 1e-2  # the tolerance of a first look
 LEAST_DELTA = 1e-30  # what is looked for: a smaller δ is bounded, not resolved
 
 
 def _cuts(steps: Steps, delta: float) -> tuple[float, float]:
     count = sum(steps.values())
-    return PART_UNSEEN * delta / count, min(SPILL / count, 1e-9)
+    return PART_UNSEEN * delta / count, COMMON / count
 
 
-def _view(sketch: _Sketch, steps: Steps, tilt: float, delta: float, lowest: float | None) -> View:
-    """From where tilted losses are rare up to where the loss itself is: Chernoff's inequality, by the sketch."""
+def _view(sketch: _Sketch, steps: Steps, tilt: float, delta: float, asked: float, lowest: float) -> View:
+    """From where tilted losses are rare up to where the loss itself is: Chernoff's inequality, by the sketch.
+
+    Losses wrap around. Those above count only if they land above the ε that is `asked` for; those below land near the upper
+    end, where a tilted mass weighs little.
+    """
     at = sketch(tilt)
-    shares = tilt * np.geomspace(1 / 64, 8, 10)
-    low = max((math.log(SPILL) + at - sketch(tilt - share)) / share for share in shares)
-    spill = min((sketch(tilt + share) - at - math.log(SPILL)) / share for share in shares)
-    if lowest is not None:
-        low = min(low, lowest)
-    high = max((at - math.log(PART_UNSEEN * delta)) / tilt, low + sketch.deviation / 100)
-    return View(tilt, float(low), float(max(high, spill)), *_cuts(steps, delta), sketch.deviation, sum(steps.values()))
+    excess = max(at - tilt * asked - math.log(delta), 0.0)  # of Chernoff's bound over δ, in logarithms
+    shares = tilt * np.geomspace(1 / 64, 8, 15)
+    low = max((math.log(1e-3) + at - sketch(tilt - share)) / share for share in shares)
+    low = float(min(low, lowest))
+    spill = float(min((sketch(tilt + share) - at + excess - math.log(SPILL)) / share for share in shares))
+    high = max((at - math.log(PART_UNSEEN * delta)) / tilt, low + spill - asked, low + sketch.deviation / 100)
+    return View(tilt, low, high, *_cuts(steps, delta), sketch.deviation, sum(steps.values()))
 
 
 # --- Many steps --------------------------------------------------------------------------------------------------
@@ -390,19 +452,18 @@ def _view(sketch: _Sketch, steps: Steps, tilt: float, delta: float, lowest: floa
 class Loss:
     """The loss of many steps on a grid: a δ for each ε, and an ε for each δ, both upper bounds."""
 
-    def __init__(self, first: int, grid: float, masses: Array, infinite: float) -> None:
-        """`masses[i]` bounds the mass at (first + i)·grid from above, `infinite` what is above them.
+    def __init__(self, first: int, grid: float, masses: Array, beside: Array) -> None:
+        """`masses[i]` is the mass at (first + i)·grid; `beside[i]` is to be added to δ at (first - 1 + i)·grid.
 
         With D(k) = δ at the loss k·grid and G(k) = Σ_{j>k} m(j) e^-(j-k)grid: D(k - 1) = D(k) + (e^grid - 1) G(k - 1), a sum
         of positive terms; between grid points δ is linear in e^ε.
         """
-        self.first, self.grid = first, grid
+        self.first, self.grid, self.beside = first, grid, beside
         decay = math.exp(-grid)
         with np.errstate(over="ignore", invalid="ignore"):
             weights = signal.lfilter([decay], [1.0, -decay], masses[::-1])
             sums = np.cumsum(weights)[::-1] * math.expm1(grid)
-            # Entry i is δ at the loss (first - 1 + i)·grid.
-            total = np.append(sums, 0.0) * (1 + 8 * len(masses) * UNIT) + infinite
+            total = np.append(sums, 0.0) * (1 + 8 * len(masses) * UNIT) + beside
         self.deltas = np.minimum(np.where(np.isnan(total), 1.0, total), 1.0)
 
     def epsilon(self, delta: float) -> float:
@@ -417,6 +478,10 @@ class Loss:
         share = min(1.0, (start - delta) / (start - end) * (1 + 4 * UNIT))
         return max(0.0, (self.first - 1 + last) * self.grid + math.log1p(math.expm1(self.grid) * share))
 
+    def unresolved(self, epsilon: float) -> float:
+        """How much of δ at this ε is rounding, and mass that is out of view."""
+        return float(self.beside[min(max(math.floor(epsilon / self.grid) - self.first + 1, 0), len(self.beside) - 1)])
+
     def delta(self, epsilon: Array) -> Array:
         """δ at each ε; 1 below what is in view."""
         place = np.asarray(epsilon, float) / self.grid - (self.first - 1)
@@ -430,8 +495,9 @@ def compose(steps: Steps, view: View, grid: float) -> Loss:
     """The loss of all steps on a grid.
 
     Every step is tilted and transformed; powers multiply. A transform of masses with sum 1 is off by at most
-    γ = 8 log₂(size) roundings at each frequency (each mass passes log₂(size) products and sums), a power by
-    (|f| + γ)^n - |f|^n, and its inverse by the mean over all frequencies, which is added to every mass.
+    γ = 8 log₂(size) roundings at each frequency (each mass passes log₂(size) products and sums), and a power by
+    (|f| + γ)^n - |f|^n. The inverse keeps the sum of squares (Parseval), and what such an error e adds to δ(ε) is at most
+    |e| |w|, with w the weights (1 - e^(ε - y)) e^(-λy) of the losses y above ε (Cauchy and Schwarz).
     """
     size = int(fft.next_fast_len(math.ceil((view.high - view.low) / grid) + 2, real=True))
     gamma = 8 * math.log2(size) * UNIT
@@ -453,13 +519,16 @@ def compose(steps: Steps, view: View, grid: float) -> Loss:
         log_moment += count * moment
         log_finite += count * math.log1p(-min(one.infinite, 1 - UNIT))
     magnitude = np.exp(log_size)
-    tilted = fft.irfft(magnitude * np.exp(1j * phase), size)
+    tilted = fft.irfft(magnitude * (np.cos(phase) + 1j * np.sin(phase)), size)
     rounding = 2 * np.minimum(1.0, 2 * error) + 8 * UNIT * (sum(steps.values()) + len(steps)) + 2 * gamma
-    worst = 2 * float(magnitude @ rounding) / size
+    worst = float(np.linalg.norm(magnitude * rounding)) * math.sqrt(2 / size)
 
     first = math.floor(view.low / grid)
-    index = np.arange(first, first + size)
+    untilt = log_moment - view.tilt * grid * np.arange(first - 1, first + size)
+    decay = -math.expm1(-2 * view.tilt * grid)
+    weight = math.sqrt(min(1 / decay, 2 * grid**2 / decay**3))
     with np.errstate(over="ignore"):
-        masses = (np.maximum(np.roll(tilted, -(first % size)), 0.0) + worst) * np.exp(log_moment - view.tilt * grid * index)
-    above = math.exp(min(log_moment - view.tilt * grid * (first + size), 0.0))
-    return Loss(first, grid, masses, min(1.0, above - math.expm1(log_finite)))
+        untilted = np.exp(untilt)
+        masses = np.maximum(np.roll(tilted, -(first % size)), 0.0) * untilted[1:]
+        beside = worst * weight * untilted + min(untilted[-1], 1.0) - math.expm1(log_finite)
+    return Loss(first, grid, masses, beside)
