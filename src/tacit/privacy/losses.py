@@ -22,6 +22,7 @@ so that a fine grid loses no digits. And masses are tilted, m(y) e^(λy) / M(λ)
 then relative to the δ that is asked for, not to 1, so that a δ of 1e-12 after 10⁶ steps is resolved.
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,9 +40,14 @@ UNIT = 2.0**-53  # the rounding of one operation
 MASS_MARGIN = 1e-12
 LOSS_MARGIN = 2e-15  # some 18 roundings of a loss, see `_raised`
 PART_UNSEEN = 1e-8  # of δ: what may be taken for infinite at each end
+FAR = 14.0  # a loss this far above ε counts 1 - e^-14 in δ: it may as well be infinite
 SPILL = 1e-6  # of δ: how much mass may wrap around from above: it only adds
+ROUNDING = 1e-5  # of δ: what rounding may add where another tilt would do
+ORDINARY_WIDTH = 30  # standard deviations that a window spans when many steps decide
+LEAST_DELTA = 1e-30  # what is looked for when ε is given: a smaller δ is bounded, not resolved
+ROUGH, LOOKS = 1e-2, 6  # the tolerance of a first look, and how often to look again where it finds much less
 COMMON = 1e-9  # how much mass of low losses may be raised, over all steps: it only adds
-MOST_POINTS = 2**22  # of a transform: half a second
+MOST_POINTS = 2**21  # of a transform on the finest grid that is halved: some 0.3 s
 FEWEST_POINTS = 2**8
 CHUNK = 2**16  # intervals integrated at a time, to stay in cache
 SIMPSON = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 4.0, 1.0]) / 3  # with the ends: high tilts look there
@@ -289,19 +295,25 @@ class View:
     tilt: float
     low: float
     high: float
+    cut: float  # a step's loss above is infinite
     rare: float
     common: float
-    deviation: float  # of the loss of all steps
     count: int
+    scale: float  # of the grid: about where it changes what is asked for by all of it
 
     @property
     def finest(self) -> float:
         """The finest grid that is worth its time."""
         return (self.high - self.low) / MOST_POINTS
 
+    @property
+    def rough_grid(self) -> float:
+        """For a first look."""
+        return max(self.first_grid(ROUGH), 8 * self.finest)
+
     def first_grid(self, tolerance: float) -> float:
-        """Of n steps the grid adds some n·grid²/6 to the loss's variance: 2 tolerances of it, on this one."""
-        wanted = 3.5 * math.sqrt(tolerance) * self.deviation / math.sqrt(self.count)
+        """On this grid the answer is off by about the tolerance, relatively."""
+        wanted = math.sqrt(tolerance) * self.scale
         return max(min(wanted, (self.high - self.low) / FEWEST_POINTS), self.finest)
 
 
@@ -332,11 +344,16 @@ class _Sketch:
         self.counts = np.array([float(n) for n in steps.values()])
         mass = np.exp(self.log_masses)
         mean, square = (np.add.reduceat(mass * self.losses**power, self.starts) for power in (1, 2))
-        self.mean = float(self.counts @ mean)
         self.deviation = math.sqrt(max(float(self.counts @ (square - mean**2)), 1e-300))
 
     def __call__(self, tilt: float) -> float:
         return self._tilted(tilt)[0]
+
+    def without(self, cut: float) -> "_Sketch":
+        """The same without losses above a cut."""
+        other = copy.copy(self)
+        other.log_masses = np.where(self.losses > cut, -np.inf, self.log_masses)
+        return other
 
     def _tilted(self, tilt: float) -> tuple[float, Array]:
         exponents = self.log_masses + tilt * self.losses
@@ -372,57 +389,33 @@ class _Sketch:
 
 
 def view_for_delta(steps: Steps, delta: float) -> View:
-    """Where the ε of this δ lies, and all from 0 up to it: a first view with room to spare, then one around its answer."""
+    """Where the ε of this δ lies, and all from 0 up to it."""
     delta = max(delta, 1e-280)
     sketch = _Sketch(steps, *_cuts(steps, delta))
     # Not below the tilt for ε = 0, where the answer is 0 anyway.
     tilt = sketch.tilt(lambda epsilon, log_delta: min(math.log(delta) - log_delta, epsilon))
-
-    def look(tilt: float) -> tuple[float, float]:
-        seen = _view(sketch, steps, tilt, delta, 0.0, 0.0)
-        loss = compose(steps, seen, seen.first_grid(ROUGH))
-        epsilon = loss.epsilon(delta)
-        return epsilon, math.inf if epsilon == math.inf else loss.unresolved(epsilon) / delta
-
-    tilt, near = _resolving(look, tilt)
-    return _view(sketch, steps, tilt, delta, near * (1 - 2 * ROUGH) if math.isfinite(near) else 0.0, 0.0)
+    epsilon = max(sketch.saddle(tilt)[0], 0.0)
+    for _ in range(LOOKS):
+        seen = _view(sketch, steps, delta, epsilon, 0.0)
+        near = compose(steps, seen, seen.rough_grid).epsilon(delta)
+        if not near < epsilon * (1 - ROUGH):
+            return seen
+        epsilon = near
+    return _view(sketch, steps, delta, epsilon, 0.0)
 
 
 def view_for_epsilon(steps: Steps, epsilon: float) -> View:
-    """Where the δ of this ε lies, likewise."""
+    """Where the δ of this ε lies."""
     sketch = _Sketch(steps, *_cuts(steps, LEAST_DELTA))
-    tilt = sketch.tilt(lambda reached, _: reached - epsilon)
-
-    def view(tilt: float, delta: float) -> View:
-        return _view(sketch, steps, tilt, min(max(delta, LEAST_DELTA), 0.5), epsilon, epsilon)
-
-    def look(tilt: float) -> tuple[float, float]:
-        seen = view(tilt, math.exp(min(sketch.saddle(tilt)[1], 0.0)))
-        loss = compose(steps, seen, seen.first_grid(ROUGH))
-        delta = float(loss.delta(np.array([epsilon]))[0])
-        return delta, loss.unresolved(epsilon) / max(delta, LEAST_DELTA)
-
-    return view(*_resolving(look, tilt))
-
-
-def _resolving(look: Callable[[float], tuple[float, float]], tilt: float) -> tuple[float, float]:
-    """A tilt that resolves what it looks at, and what it sees: from the saddle down.
-
-    Where few steps decide, as rare large losses do, the saddle is found at too large a tilt, under which rounding
-    outweighs the answer.
-    """
-    tilts = [tilt * 0.5**halvings for halvings in range(12)]
-    seen = []
-    for tilt in tilts:
-        seen.append((*look(tilt), tilt))
-        if seen[-1][1] <= ROUGH / 10:
+    _, log_delta = sketch.saddle(sketch.tilt(lambda reached, _: reached - epsilon))
+    delta = min(max(math.exp(min(log_delta, 0.0)), LEAST_DELTA), 0.5)
+    for _ in range(LOOKS):
+        seen = _view(sketch, steps, delta, epsilon, epsilon)
+        near = float(compose(steps, seen, seen.rough_grid).delta(np.array([epsilon]))[0])
+        if delta / 2 < near < 2 * delta or near < LEAST_DELTA:
             break
-    near, _, best = min(seen)
-    return best, near
-
-
-ROUGH = 1e-2  # the tolerance of a first look
-LEAST_DELTA = 1e-30  # what is looked for: a smaller δ is bounded, not resolved
+        delta = min(max(near, LEAST_DELTA), 0.5)
+    return seen
 
 
 def _cuts(steps: Steps, delta: float) -> tuple[float, float]:
@@ -430,20 +423,43 @@ def _cuts(steps: Steps, delta: float) -> tuple[float, float]:
     return PART_UNSEEN * delta / count, COMMON / count
 
 
-def _view(sketch: _Sketch, steps: Steps, tilt: float, delta: float, asked: float, lowest: float) -> View:
-    """From where tilted losses are rare up to where the loss itself is: Chernoff's inequality, by the sketch.
+def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: float) -> View:
+    """The view of δ(ε), about `delta`: from where tilted losses are rare up to where the loss is, by Chernoff's inequality.
 
-    Losses wrap around. Those above count only if they land above the ε that is `asked` for; those below land near the upper
-    end, where a tilted mass weighs little.
+    The saddle's tilt is best where many steps decide. Where rare large losses do, it is too large: they fill the tilted
+    law, and the window has to hold them all. Then the tilt is taken that makes the window least, among those under which
+    rounding does not matter.
     """
-    at = sketch(tilt)
-    excess = max(at - tilt * asked - math.log(delta), 0.0)  # of Chernoff's bound over δ, in logarithms
-    shares = tilt * np.geomspace(1 / 64, 8, 15)
-    low = max((math.log(1e-3) + at - sketch(tilt - share)) / share for share in shares)
-    low = float(min(low, lowest))
-    spill = float(min((sketch(tilt + share) - at + excess - math.log(SPILL)) / share for share in shares))
-    high = max((at - math.log(PART_UNSEEN * delta)) / tilt, low + spill - asked, low + sketch.deviation / 100)
-    return View(tilt, low, high, *_cuts(steps, delta), sketch.deviation, sum(steps.values()))
+    cut = epsilon + FAR
+    whole, sketch = sketch, sketch.without(cut)
+    tilt = whole.tilt(lambda reached, _: reached - epsilon)
+    count = sum(steps.values())
+
+    def window(tilt: float) -> tuple[float, float, float]:
+        """Rounding that is added to δ, relative to it; low; high."""
+        at = sketch(tilt)
+        excess = at - tilt * epsilon - math.log(delta)  # of Chernoff's bound over δ, in logarithms
+        shares = tilt * np.geomspace(1 / 32, 8, 9)
+        low = min(lowest, max((math.log(1e-3) + at - sketch(tilt - share)) / share for share in shares))
+        # Losses wrap around. Those above count only if they land above ε; those below land near the upper end, where a
+        # tilted mass weighs little.
+        spill = min((sketch(tilt + share) - at + max(excess, 0.0) - math.log(SPILL)) / share for share in shares)
+        high = max((at - math.log(PART_UNSEEN * delta)) / tilt, low + spill - epsilon, epsilon + sketch.deviation / 100)
+        rounding = math.exp(min(excess, 600.0)) * (count + len(steps)) * 400 * UNIT
+        return rounding * math.sqrt(MOST_POINTS / (tilt * (high - low)) / (1 + tilt) ** 2), float(low), float(high)
+
+    found = (*window(tilt), tilt)
+    if found[0] > ROUNDING or found[2] - found[1] > ORDINARY_WIDTH * sketch.deviation:
+        tilts = tilt * np.geomspace(1 / 256, 2, 19)
+        windows = [found, *((*window(float(each)), float(each)) for each in tilts)]
+        good = [each for each in windows if each[0] <= ROUNDING]
+        found = min(good, key=lambda each: each[2] - each[1]) if good else min(windows)
+    _, low, high, tilt = found
+    # n steps on a grid add at most n·grid²/4, and some n·grid²/6, to the loss's variance, which raises ln δ by λ(λ + 1)/2
+    # of it, and ε by a λ-th of that.
+    asked = max(epsilon, 0.1 / tilt) if lowest < epsilon else 1 / tilt
+    scale = math.sqrt(12 * asked / ((1 + tilt) * count))
+    return View(tilt, low, high, min(cut, high), *_cuts(steps, delta), count, scale)
 
 
 # --- Many steps --------------------------------------------------------------------------------------------------
@@ -458,7 +474,7 @@ class Loss:
         With D(k) = δ at the loss k·grid and G(k) = Σ_{j>k} m(j) e^-(j-k)grid: D(k - 1) = D(k) + (e^grid - 1) G(k - 1), a sum
         of positive terms; between grid points δ is linear in e^ε.
         """
-        self.first, self.grid, self.beside = first, grid, beside
+        self.first, self.grid = first, grid
         decay = math.exp(-grid)
         with np.errstate(over="ignore", invalid="ignore"):
             weights = signal.lfilter([decay], [1.0, -decay], masses[::-1])
@@ -477,10 +493,6 @@ class Loss:
         start, end = self.deltas[last], self.deltas[last + 1]
         share = min(1.0, (start - delta) / (start - end) * (1 + 4 * UNIT))
         return max(0.0, (self.first - 1 + last) * self.grid + math.log1p(math.expm1(self.grid) * share))
-
-    def unresolved(self, epsilon: float) -> float:
-        """How much of δ at this ε is rounding, and mass that is out of view."""
-        return float(self.beside[min(max(math.floor(epsilon / self.grid) - self.first + 1, 0), len(self.beside) - 1)])
 
     def delta(self, epsilon: Array) -> Array:
         """δ at each ε; 1 below what is in view."""
@@ -505,7 +517,7 @@ def compose(steps: Steps, view: View, grid: float) -> Loss:
     log_size, phase, error = np.zeros(half), np.zeros(half), np.zeros(half)
     log_moment = log_finite = 0.0
     for step, count in steps.items():
-        one = _on_grid(step, grid, view.rare, view.common, -(view.high - view.low), view.high)
+        one = _on_grid(step, grid, view.rare, view.common, -(view.high - view.low), view.cut)
         index = np.arange(one.first, one.first + len(one.masses))
         with np.errstate(divide="ignore"):
             exponent = np.log(one.masses) + view.tilt * grid * index
@@ -529,6 +541,6 @@ def compose(steps: Steps, view: View, grid: float) -> Loss:
     weight = math.sqrt(min(1 / decay, 2 * grid**2 / decay**3))
     with np.errstate(over="ignore"):
         untilted = np.exp(untilt)
-        masses = np.maximum(np.roll(tilted, -(first % size)), 0.0) * untilted[1:]
+        masses = np.maximum(np.roll(tilted, -(first % size)), 0.0) * np.minimum(untilted[1:], 1e300)
         beside = worst * weight * untilted + min(untilted[-1], 1.0) - math.expm1(log_finite)
     return Loss(first, grid, masses, beside)
