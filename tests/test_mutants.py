@@ -38,7 +38,7 @@ from scipy import stats
 
 import tacit
 from tacit.auditing import Subject
-from tacit.engines.nvflare import Answerer, harden
+from tacit.engines.nvflare import Answerer, refuses
 from tacit.families import FullGaussian, register
 from tacit.federated import secure_sum
 from tacit.federated.assembly import Delegate, Trust, public_identity
@@ -79,7 +79,7 @@ class World:
     central: type = Central
     station: type = Station
     answerer: type = Answerer
-    harden: Callable[..., None] = harden
+    gate: Callable[..., bool] = refuses
     sums: ModuleType = secure_sum
     shared: type = SharedGaussian
     delegate: type = Delegate
@@ -157,8 +157,8 @@ def broken_answerer(method: str, *changes: tuple[str, str]) -> World:
 
 
 @planting
-def broken_policy(*changes: tuple[str, str]) -> World:
-    return World(harden=rewritten(harden, *changes))
+def broken_gate(*changes: tuple[str, str]) -> World:
+    return World(gate=rewritten(refuses, *changes))
 
 
 @planting
@@ -429,7 +429,13 @@ def suite(path: str, world: World) -> ModuleType:
     """A module of this suite whose tests test the code of a world."""
     module = _loaded(path)
     names = {"SubsampledGaussian": world.mechanism, "Access": world.access, "repeat": world.repeat}
-    for name, part in {**names, "Site": world.site, "Ledger": world.ledger, "harden": world.harden}.items():
+    for name, part in {
+        **names,
+        "Site": world.site,
+        "Ledger": world.ledger,
+        "refuses": world.gate,
+        "Answerer": world.answerer,
+    }.items():
         if hasattr(module, name):
             setattr(module, name, part)
     if hasattr(module, "sums"):
@@ -442,8 +448,6 @@ def suite(path: str, world: World) -> ModuleType:
         module.contributed = world.contributed  # type: ignore[attr-defined]
     if hasattr(module, "Delegate"):
         module.Delegate = world.delegate  # type: ignore[attr-defined]
-    if hasattr(module, "Held"):  # an answerer of its own
-        module.Held._answer = world.answerer._answer
     return module
 
 
@@ -559,9 +563,7 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "test_a_round_beyond_the_budget_is_refused",
     ),
     "scales": run_in_suite(STATION, "test_the_scales_of_a_study_are_those_that_it_began_with"),
-    "jobs": run_in_suite(
-        FLARE, "test_a_site_runs_one_class_and_no_code_of_a_job", "test_flare_s_own_reading_of_the_policy_is_ours"
-    ),
+    "gate": run_in_suite(FLARE, "test_the_gate_lets_nothing_else_through"),
     "at once": run_in_suite(FLARE, "test_a_request_that_is_being_worked_on_is_not_begun_again"),
     "masks": run_in_suite(SUMS, "test_every_bit_of_a_seed_is_in_its_masks"),
     "roster": run_in_suite(SUMS, "test_a_roster_with_keys_that_are_not_signed_is_refused"),
@@ -597,7 +599,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "site": _SITE,
     "ledger": ("order", "budget", "adjacency"),
     "station": ("limits", "store", "studies", "scales"),
-    "policy": ("jobs",),
+    "gate": ("gate",),
     "answerer": ("at once",),
     "secure sum": ("masks", "roster", "opened"),
     "share": ("shares", "worth"),
@@ -1530,15 +1532,29 @@ MUTANTS: list[Mutant] = [
         unseen="records are clipped after they are scaled: it spoils a result and not its privacy",
     ),
     Mutant(
-        "any class may be in a job",
-        "policy",
-        broken_policy(('"class_allow_list": list(classes)', '"class_allow_list": ["*"]')),
+        "FLARE's own requests reach a site",
+        "gate",
+        broken_gate(
+            ("        and (head(MessageHeaderKey.CHANNEL), head(MessageHeaderKey.TOPIC)) == (CHANNEL, TOPIC)\n", "")
+        ),
         unseen=OPEN,
     ),
     Mutant(
-        "code may come with a job",
-        "policy",
-        broken_policy(("|= ALLOWED", '|= {**ALLOWED, "byoc": "any"}')),
+        "objects are decoded by FLARE",
+        "gate",
+        broken_gate(("        and head(MessageHeaderKey.PAYLOAD_ENCODING) in encodings\n", "")),
+        unseen=OPEN,
+    ),
+    Mutant(
+        "an answer in another site's name",
+        "gate",
+        broken_gate(("head(MessageHeaderKey.ORIGIN) == head(MessageHeaderKey.FROM_CELL) == peer", "True")),
+        unseen=OPEN,
+    ),
+    Mutant(
+        "messages are passed on for others",
+        "gate",
+        broken_gate(("head(MessageHeaderKey.DESTINATION) == head(MessageHeaderKey.TO_CELL) == own", "True")),
         unseen=OPEN,
     ),
     Mutant(
@@ -1546,7 +1562,7 @@ MUTANTS: list[Mutant] = [
         "answerer",
         broken_answerer(
             "_answer",
-            ("if self._latest is None or self._latest[0] != digest or self._latest[1].done():", "if True:"),
+            ("if self._latest is None or self._latest[1].done():", "if True:"),
         ),
         unseen="its site answers the second from the store: it costs time",
     ),

@@ -16,7 +16,8 @@ pytest.importorskip("nvflare")
 
 from tacit.engines.nvflare import Failed, Lost, Reply
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
-from tacit.network.coordinator import MOST_NOTE, SERVED, Remote, Status, StudyController, withdrawn
+from tacit.network.agreement import Agreement
+from tacit.network.coordinator import MOST_NOTE, Remote, Session, Status, withdrawn
 from tacit.network.station import HELLO
 from tacit.privacy.ledger import Ledger
 from tacit.report import studied
@@ -392,15 +393,14 @@ def test_a_status_is_plain_and_says_where_each_site_is(clinics: Any) -> None:
     assert math.isnan(host.spent()["west"])
 
 
-def test_a_sitting_keeps_what_a_dashboard_shows(clinics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_keeps_what_a_dashboard_shows(clinics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     out = clinics.folder / "out"
     out.mkdir()
-    served = {"study": "", "out": str(out), "patience": 60, "longest": 60, "dashboard": True}
-    (clinics.folder / "served.json").write_text(json.dumps(served))
-    monkeypatch.setenv(SERVED, str(clinics.folder / "served.json"))
     monkeypatch.setattr(studied, "write", lambda *_: None)  # is not what takes part here
     post: Any = clinics.hosted(south=lambda request: Lost("it is not connected")).post
-    StudyController()._sit(clinics.study, clinics.setup(), None, Status(out, "clinics", clinics.setup()), post)
+    statuses: list[Any] = []
+    Session(clinics.study, Agreement.of(clinics.study), out, is_watched=True, watch=statuses.append).hold(post)
+    assert [found["done"] for found in statuses if found["phase"] == "inference"] == list(range(1, ROUNDS + 1))
     board = Board()
     board.follow(out)
     state = json.loads(board.event()[1])

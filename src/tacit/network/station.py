@@ -35,8 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.config import SiteFile, Unfit, read_site
-from tacit.engines.nvflare import Answer, Answerer
+from tacit.config import SiteFile, Unfit
 from tacit.federated.assembly import MASK, Delegate, new_identity, public_identity
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
 from tacit.federated.site import NO_ROOM, SEEDED, Site, _write
@@ -50,7 +49,6 @@ from tacit.scaling import Range, Scaling
 from tacit.study import Setup, name_of
 
 PHASES = ("scaling", "inference", "evaluation")
-SITE_FILE = "TACIT_SITE"  # the variable by which `tacit join` tells FLARE's children where the site's file is
 LOCK_PATIENCE = 60.0  # seconds for which a new process waits for an old one of the same site to end
 UNWRITABLE = "the site cannot write its audit log; ask those who run it"
 HELLO = b"hello"  # a request for the note alone
@@ -61,7 +59,7 @@ class Refused(ValueError):
 
 
 class Station:
-    """`station(request) -> (answer, note)`, in bytes. Made of the site's file and of the study that a job carries.
+    """`station(request) -> (answer, note)`, in bytes. Made of the site's file and of a study that was proposed.
 
     A study that the site does not accept is refused at every message, with the reason.
     """
@@ -499,18 +497,3 @@ def locked(path: Path) -> Any:
                 file.close()
                 raise ValueError(f"another process works in {path.parent}; end it first") from None
             time.sleep(0.2)
-
-
-# --- FLARE's side -------------------------------------------------------------------------------------------------
-
-
-class StationExecutor(Answerer):
-    """The executor that a job names. Its settings are in the site's file; it takes none from a job."""
-
-    def open(self, study: bytes) -> Answer:
-        self._station = Station(read_site(Path(os.environ[SITE_FILE])), study)
-        return self._station
-
-    def close(self) -> None:
-        with contextlib.suppress(AttributeError):
-            self._station.close()
