@@ -25,7 +25,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a connection was opened")
 
     monkeypatch.setattr(running, "Exchange", opened)
-    monkeypatch.setattr(running, "Line", opened)
+    monkeypatch.setattr(running, "Connection", opened)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ no administration, no file transfer and no code that travels. What a site runs i
 | `Exchange`    | coordinator | who is connected; a request to one of them, and its reply                            |
 | `Post`        | coordinator | requests to many sites at once, sent again until there is an answer or patience ends |
 | `Answerer`    | site        | what a site does with a request: `open(study)` gives the function that answers bytes |
-| `Line`        | site        | the connection: hands requests to an answerer, and nothing else to anybody           |
+| `Connection`  | site        | dials the coordinator, and hands its requests to an answerer                         |
 
 **The gate.** FLARE runs filters on a message before it decodes it. Ours lets through requests of the coordinator (at
 a site) and replies of the site that was asked (at the coordinator), made of plain bytes, and drops everything else
@@ -367,7 +367,7 @@ class Answerer:
         return self._opened.result()(data)
 
 
-class Line:
+class Connection:
     """A site's end of the channel: it dials the coordinator, again and again, and hands what it asks to an answerer."""
 
     def __init__(self, kit: Kit, answerer: Callable[[bytes], bytes], log: Path) -> None:

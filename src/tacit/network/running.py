@@ -18,7 +18,7 @@ from tacit.config import SiteFile, Study, example_site, read_site, read_study
 from tacit.engines import certificates
 from tacit.engines.certificates import COORDINATOR, Kit
 from tacit.engines.coordinator import Deserted
-from tacit.engines.nvflare import Answer, Answerer, Exchange, Line, Post
+from tacit.engines.nvflare import Answer, Answerer, Connection, Exchange, Post
 from tacit.network.agreement import Agreement
 from tacit.network.coordinator import Session, now, put, read_status
 from tacit.network.station import Station
@@ -96,15 +96,15 @@ def join(path: Path, say: Say, is_over: Callable[[], bool] = lambda: False) -> N
         keep_compiled(state)
         stations = Stations(path)
         answerer = Answerer(stations.open, stations.close)
-        line = Line(kit, answerer, state / "flare.log")
+        connection = Connection(kit, answerer, state / "flare.log")
         try:
-            watch = _Watch(kit, line, say)
+            watch = _Watch(kit, connection, say)
             while not is_over():
                 seen = _tell(log, seen, say)
                 watch.look()
                 time.sleep(POLL)
         finally:
-            line.close()
+            connection.close()
             answerer.close()
             _tell(log, seen, say)  # also what came last, before a signal
 
@@ -129,13 +129,13 @@ class Stations:
 class _Watch:
     """Says when a connection is lost and why, and when it is there again."""
 
-    def __init__(self, kit: Kit, line: Line, say: Say) -> None:
-        self.kit, self.line, self.say = kit, line, say
+    def __init__(self, kit: Kit, connection: Connection, say: Say) -> None:
+        self.kit, self.connection, self.say = kit, connection, say
         self._since = time.monotonic()
         self._said = ""
 
     def look(self) -> None:
-        if self.line.is_connected():
+        if self.connection.is_connected():
             if self._said:
                 self.say(f"{self.kit.name}: connected")
             self._since, self._said = time.monotonic(), ""
