@@ -4,6 +4,7 @@ import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,6 +242,26 @@ def test_a_site_s_folders_are_its_own_and_nothing_in_them_is_removed(clinics: An
         running.join(clinics.path("north"), lambda words: None)
     assert job.is_dir()
     assert clinics.state("north").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_holder_is_told_when_the_connection_changes_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    here = iter([False, False, True, True, False, False, False, True])
+    connection: Any = SimpleNamespace(is_connected=lambda: next(here))
+    troubles = iter(["it cannot be reached", "it cannot be reached", "its certificate is false", "", ""])
+    monkeypatch.setattr(running, "UNSETTLED", -1.0)
+    monkeypatch.setattr(running.certificates, "trouble", lambda kit: next(troubles))
+    kit: Any = SimpleNamespace(name="north")
+    watch = running._Watch(kit, connection, said.append)
+    for _ in range(8):
+        watch.look()
+    connected = "north: connected to the coordinator; waiting for what it asks"
+    assert said == [
+        "north: it cannot be reached",
+        connected,
+        "north: its certificate is false",
+        connected,
+    ]
 
 
 def test_a_holder_is_told_of_whole_lines_of_the_log_once(tmp_path: Path) -> None:

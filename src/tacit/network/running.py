@@ -127,7 +127,7 @@ class Stations:
 
 
 class _Watch:
-    """Says when a connection is lost and why, and when it is there again."""
+    """Says when a connection is there, and why it is not."""
 
     def __init__(self, kit: Kit, connection: Connection, say: Say) -> None:
         self.kit, self.connection, self.say = kit, connection, say
@@ -135,16 +135,18 @@ class _Watch:
         self._said = ""
 
     def look(self) -> None:
+        """To be called now and then."""
         if self.connection.is_connected():
-            if self._said:
-                self.say(f"{self.kit.name}: connected")
-            self._since, self._said = time.monotonic(), ""
+            self._since = time.monotonic()
+            self._tell("connected to the coordinator; waiting for what it asks")
         elif time.monotonic() - self._since > UNSETTLED:
             self._since = time.monotonic()
-            words = certificates.trouble(self.kit) or self._said
-            if words and words != self._said:
-                self.say(f"{self.kit.name}: {words}")
-            self._said = words
+            self._tell(certificates.trouble(self.kit) or self._said)
+
+    def _tell(self, words: str) -> None:
+        if words != self._said:
+            self.say(f"{self.kit.name}: {words}")
+        self._said = words
 
 
 def _checked_kit(file: SiteFile) -> Kit:
