@@ -1118,7 +1118,7 @@ def lie_about_rounds(folder: Path) -> str:
 @drill
 def slow_one_site_down(folder: Path) -> str:
     """an asynchronous study in which one site becomes ten times slower on the way"""
-    with Consortium(folder, rounds=40, study={"schedule": "asynchronous"}) as group:
+    with Consortium(folder, rounds=100, study={"schedule": "asynchronous"}) as group:
         flag = group.folder / "slow"
         work = Pause("charge", "inference", None, seconds=0.2)
         slow = Hooks((work, Pause("charge", "inference", None, seconds=1.8, flag=str(flag))))

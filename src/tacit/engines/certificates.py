@@ -38,6 +38,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 TAKEN = ("server", COORDINATOR, "authority")  # "server" is FLARE's word for the coordinator
 DAYS, AUTHORITY_DAYS = 360, 3650
 DAYS_BEHIND = 2  # by which a site's clock may be behind that of who makes certificates
+TURNED_AWAY = "the coordinator does not accept this site's certificate: expired, unknown or another's"
 PATIENCE = 5.0  # seconds for each step of looking for what is wrong with a connection
 RENEW = "ask who runs the network for a new kit, made by 'tacit network init --renew'"
 
@@ -109,14 +110,14 @@ def trouble(kit: Kit) -> str:
         with socket.create_connection((kit.host, kit.port), timeout=PATIENCE) as plain:
             try:
                 with context.wrap_socket(plain, server_hostname=kit.host) as secure:
-                    secure.recv(1)  # a client's certificate is judged after its handshake
+                    # A client's certificate is judged after its handshake; a server that likes it speaks first.
+                    return "" if secure.recv(1) else TURNED_AWAY
             except ssl.SSLCertVerificationError:
                 return "the coordinator's certificate is not of this kit's authority, or not of its address"
             except (ssl.SSLError, ConnectionResetError):
-                return "the coordinator does not accept this site's certificate: expired, unknown or another's"
+                return TURNED_AWAY
     except OSError:
         return "the coordinator cannot be reached; trying again until it can"
-    return ""
 
 
 # --- Making them --------------------------------------------------------------------------------------------------
