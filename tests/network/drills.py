@@ -343,8 +343,9 @@ class Consortium:
         if hooks is None:
             return {}
         place = self.folder / "hooks"
-        place.mkdir(exist_ok=True)
-        (place / "sitecustomize.py").write_text(SITECUSTOMIZE)
+        if not place.exists():  # a process that is starting may be reading it
+            place.mkdir()
+            (place / "sitecustomize.py").write_text(SITECUSTOMIZE)
         path = os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
         return {"PYTHONPATH": path, "TACIT_DRILL_HOOKS": json.dumps(asdict(hooks))}
 
@@ -1118,7 +1119,7 @@ def lie_about_rounds(folder: Path) -> str:
 @drill
 def slow_one_site_down(folder: Path) -> str:
     """an asynchronous study in which one site becomes ten times slower on the way"""
-    with Consortium(folder, rounds=100, study={"schedule": "asynchronous"}) as group:
+    with Consortium(folder, rounds=60, study={"schedule": "asynchronous"}) as group:
         flag = group.folder / "slow"
         work = Pause("charge", "inference", None, seconds=0.2)
         slow = Hooks((work, Pause("charge", "inference", None, seconds=1.8, flag=str(flag))))
