@@ -152,6 +152,24 @@ def check_delta(delta: Any) -> None:
     check_number("delta", delta, "a number above 0 and below 1", valid)
 
 
+def check_delta_of(delta: float, records: int, allowed: bool = False) -> None:
+    """Refuse a δ of 1 / records or more, unless it is `allowed`: it may mean that some record is published as it is.
+
+    records: the public number of units (slots) that δ is promised to.
+
+    >>> check_delta_of(1e-5, 99_999)
+    >>> check_delta_of(1e-2, 100)
+    Traceback (most recent call last):
+    ValueError: delta=0.01 for 100 records; expected less than 1 / records = 0.01, for ...
+    """
+    check_delta(delta)
+    if not allowed and delta * records >= 1:
+        raise ValueError(
+            f"delta={delta!r} for {records} records; expected less than 1 / records = {1 / records:.3g}, for a larger "
+            "one allows that a record is published; lower delta, or allow it (allow_large_delta)"
+        )
+
+
 def check_epsilon(epsilon: Any) -> None:
     """Refuse an ε that is not a finite number above 0."""
     valid = isinstance(epsilon, int | float) and math.isfinite(epsilon) and epsilon > 0
