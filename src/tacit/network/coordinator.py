@@ -38,7 +38,7 @@ from tacit.privacy import events
 from tacit.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled, compose
 from tacit.privacy.statement import Statement
 from tacit.scaling import Scaling
-from tacit.study import UNTRUSTED, Gathering, Setup, Sight, conduct
+from tacit.study import ABSENT, SILENT, UNTRUSTED, Gathering, Setup, Sight, conduct, name_of
 
 SERVED = "TACIT_SERVED"  # the variable by which `tacit serve` tells FLARE's child where the study is
 MOST_NOTE = 2**20  # characters of a note
@@ -46,7 +46,7 @@ GREETING = 300.0  # seconds for which a site may take to read its records and gr
 MOST_NUMBERS = 2**30  # of a release
 MOST_SHARE = 2000  # bytes of what a site sends for another one: a name twice, two shares and what is said of them
 ELSEWHERE = "Each site keeps its own ledger, where its other studies count too; this statement is of this study alone."
-SILENT = "The site was away at the end: this is the larger of what it last told and what the plan has."
+AWAY = "The site was away at the end: this is the larger of what it last told and what the plan has."
 PUBLIC = "Ranges of numeric columns are public bounds; categories, classes and places for records are public."
 
 
@@ -58,12 +58,13 @@ class Remote:
     def __init__(self, setup: Setup, post: Post, place: Path, *, forgives: bool) -> None:
         """place: the file of what sites said of themselves, also in earlier sittings."""
         self.setup, self.post, self.place, self.forgives = setup, post, place, forgives
-        self.names = [owner.name for owner in setup.owners]
+        self.names, self.study = [owner.name for owner in setup.owners], name_of(setup)
         self.assembly: Assembly | None = None  # of the inference, where sums are secure
         known = json.loads(place.read_text()) if place.exists() else {}
         self.notes: dict[str, dict[str, Any]] = {name: known.get(name, {}) for name in self.names}
         self.heard: dict[str, str] = {}
-        self.greet()
+        self.refusing: dict[str, str] = {}
+        self._here = self.greet()
 
     def greet(self) -> set[str]:
         """Ask all sites that are here for their notes: what they have spent, and the last rounds; who told them."""
@@ -86,13 +87,8 @@ class Remote:
             found = {}
         sound = _sound(found, self._made(self.names.index(name))) if isinstance(found, dict) else {}
         old = self.notes[name]
-        for key in (
-            "events",
-            "rounds",
-            "updates",
-            "spent",
-            "key",
-        ):  # what was released stays so, whatever is said later
+        # What was released stays so, whatever is said later.
+        for key in ("events", "rounds", "updates", "spent", "ledger_spent", "budget", "key"):
             if not sound.get(key) and old.get(key):
                 sound[key] = old[key]
         sound["seeded"] = bool(sound.get("seeded") or old.get("seeded"))
@@ -107,6 +103,22 @@ class Remote:
         slots = setup.slots if plan.unit == "site" else setup.capacities[place]
         made = (mechanism.level_events(slots, plan.unit, 0) for mechanism in setup.mechanisms[place].values())
         return dict.fromkeys((_bare(event) for levels in made for event in levels), most)
+
+    def consents(self) -> dict[str, str | Away]:
+        """As sites said when they were greeted: one that says nothing of this study does not accept it."""
+        found: dict[str, str | Away] = {}
+        for name in self.names:
+            note = self.notes[name]
+            if name not in self._here:
+                found[name] = Away("it is not connected" if name not in self.post.sites else "it did not answer")
+            elif note.get("refusal"):
+                found[name] = note["refusal"]
+            else:
+                found[name] = "" if note.get("study") == self.study else Away("it did not say that it takes part")
+        return found
+
+    def leave_out(self, refusing: Mapping[str, str]) -> None:
+        self.refusing = dict(refusing)
 
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         line = Line(self, phase, scaling)
@@ -140,6 +152,10 @@ class Remote:
     def spent(self) -> dict[str, float]:
         return {name: note.get("spent", math.nan) for name, note in self.notes.items()}
 
+    def totals(self) -> dict[str, tuple[float, float]]:
+        pairs = {name: (note.get("ledger_spent"), note.get("budget")) for name, note in self.notes.items()}
+        return {name: (spent, budget) for name, (spent, budget) in pairs.items() if spent is not None and budget}
+
     def updates(self) -> dict[str, int]:
         if self.setup.trust is not None:
             return dict.fromkeys(self.names, 0) if self.assembly is None else dict(self.assembly.present)
@@ -148,18 +164,27 @@ class Remote:
     def is_seeded(self) -> bool:
         return any(note.get("seeded") for note in self.notes.values())
 
-    def statements(self) -> dict[str, Statement]:
-        """What each site says that it released for this study; of one that says nothing, what the plan has."""
-        told, found = self.greet(), {}
+    def statements(self, present: Collection[str]) -> dict[str, Statement | str]:
+        """What each site says that it released for this study.
+
+        What is in the result was released, so a site that is in it and says nothing has released what the plan has at
+        most. One that is not in it has no statement but of what it says.
+        """
+        told = self.greet()
+        found: dict[str, Statement | str] = {}
         whom = UNTRUSTED if self.setup.trust is None else self.setup.trust.words
         for place, (name, party) in enumerate(zip(self.names, self.setup.owners, strict=True)):
             note, planned = self.notes[name], self.setup.cost(place) or NonPrivate()
             events_told = [Repeated(events.from_dict(event), count) for event, count in note.get("events", [])]
+            if not events_told and name not in present:
+                has_said = "events" in note or note.get("refusal")
+                found[name] = (ABSENT if has_said else SILENT).format(name=name)
+                continue
             choices = [compose(*events_told)] if events_told else [planned]
-            notes = [PUBLIC, whom, ELSEWHERE]
-            if events_told and name not in told:  # it may have released more than it could say
+            notes = [PUBLIC, whom, *self.setup.remarks(place), ELSEWHERE]
+            if events_told and name in present and name not in told:  # it may have released more than it could say
                 choices.append(planned)
-                notes.append(SILENT)
+                notes.append(AWAY)
             made = [
                 Statement.of(
                     event,
@@ -209,10 +234,11 @@ class Line:
 
     def ask_all(self, study: str, round: int, contents: Mapping[str, Any]) -> dict[str, Update | str]:
         """Send a content to each of some sites, and wait for what comes of it: an answer, or why there is none."""
-        waiting = {self.host.names.index(name): int(content["stage"]) for name, content in contents.items()}
+        found: dict[str, Update | str] = {name: why for name, why in self.host.refusing.items() if name in contents}
+        asked = {name: content for name, content in contents.items() if name not in found}
+        waiting = {self.host.names.index(name): int(content["stage"]) for name, content in asked.items()}
         for site in waiting:
             self.send(site, Broadcast(study, round, contents[self.host.names[site]]))
-        found: dict[str, Update | str] = {}
         while waiting:
             site, answer = self.receive()
             if site not in waiting:
@@ -253,8 +279,8 @@ class Status:
         self, host: Remote, phase: str, done: int, total: int, away: Mapping[str, str], left: Mapping[str, str]
     ) -> None:
         """Write where the study is."""
-        spent, updates = host.spent(), host.updates()
-        sites = {}
+        spent, updates, totals = host.spent(), host.updates(), host.totals()
+        sites, left = {}, {**host.refusing, **left}
         for party in self.setup.owners:
             reason = left.get(party.name) or away.get(party.name) or ""
             state = "left out" if party.name in left else "away" if party.name in away else "here"
@@ -263,6 +289,7 @@ class Status:
                 "updates": updates[party.name],
                 "spent": spent[party.name] if math.isfinite(spent[party.name]) else None,
                 "epsilon": party.epsilon,
+                **dict(zip(("ledger_spent", "budget"), totals.get(party.name, (None, None)), strict=True)),
                 "heard": host.heard.get(party.name),
                 "reason": reason,
             }
@@ -307,7 +334,7 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
             found[name] = note[name][:LONGEST_REASON]
     if isinstance(key := note.get("key"), str) and re.fullmatch("[0-9a-f]{64}", key):
         found["key"] = key
-    for name in ("spent", "epsilon"):
+    for name in ("spent", "ledger_spent", "budget"):
         if type(note.get(name)) in (int, float) and 0 <= note[name] <= sys.float_info.max:
             found[name] = float(note[name])
     for name, least in (("rounds", -1), ("updates", 0)):
@@ -410,6 +437,7 @@ class StudyController(Coordinator):
             observe=observe,
             withdrawn=lambda: withdrawn(self.out, host.names),
             look=look if self.served.get("dashboard") else None,
+            at_least=self.served.get("at_least"),
         )
         about = {
             "version": tacit.__version__,
@@ -418,6 +446,5 @@ class StudyController(Coordinator):
             "target": study.settings.target,
             "data": f"{len(setup.owners)} sites over a network",
         }
-        budgets = {owner.name: owner.epsilon for owner in setup.owners}
-        studied.write(self.out, done, about, budgets, 0 if test is None else len(test.target))
+        studied.write(self.out, done, about, 0 if test is None else len(test.target))
         status.log("finished")

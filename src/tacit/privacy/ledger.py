@@ -24,7 +24,7 @@ import math
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -348,12 +348,72 @@ class Ledger:
         return entries
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """What one study may take of a ledger, whatever else is left there: the rule of every host of a study.
+
+    Guarantee: ε of all charges of this study together, at the ledger's δ and by its rule, is at most
+    `epsilon` · (1 + SLACK), as long as one process at a time charges for the study.
+
+    study: charges of `STUDY/PHASE` are the study's own.
+    """
+
+    ledger: Ledger
+    study: str
+    epsilon: float
+
+    @property
+    def path(self) -> Path:
+        """Of the ledger."""
+        return self.ledger.path
+
+    def own(self) -> list[Entry]:
+        """The study's own charges."""
+        return [entry for entry in self.ledger.entries() if entry.study.startswith(f"{self.study}/")]
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All charges of the ledger, also those of other studies."""
+        return self.ledger.entries()
+
+    def spent(self) -> float:
+        """ε of the study's own charges."""
+        return self.ledger._price(_counts(self.own()))
+
+    def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
+        """As `Ledger.charge`, if the study's charges and this one are within its allowance."""
+        own = self.own()
+        if all((entry.study, entry.round) != (study, round) for entry in own):
+            total = self.ledger._price(_counts(own) + Counter([self.ledger._stored(event)]))
+            if not total <= self.epsilon * (1 + SLACK):
+                raise BudgetExceeded(f"epsilon={self.epsilon:g} of this study is spent; end it here")
+        return self.ledger.charge(event, study=study, round=round, note=note)
+
+    def objection(self, whole: Event, *, tells: bool = True) -> str:
+        """Why a study that costs `whole` cannot be paid for to its end; "" if it can, or if it was begun.
+
+        tells: whether the words may say what is left. Charges nothing.
+        """
+        if self.own():
+            return ""
+        alone = self.ledger._price(Counter([self.ledger._stored(whole)]))
+        if not alone <= self.epsilon * (1 + SLACK):
+            return (
+                f"epsilon={self.epsilon:g} of the study does not pay for it, which costs {alone:.4g} by this ledger's "
+                f"rule ({self.ledger.accountant}); raise it, or lower steps"
+            )
+        left = self.ledger.remaining_after(whole)
+        if left >= -SLACK * self.ledger.epsilon:
+            return ""
+        words = f" (epsilon={self.ledger.epsilon:g} would be passed by {-left:.4g})" if tells else ""
+        return f"what is left of this site's budget does not pay for the study{words}; lower epsilon or leave it out"
+
+
 def _entry(row: tuple[Any, ...], event: Event) -> Entry:
     position, time, study, round, _, spent, note, previous, own = row
     return Entry(position, time, study, round, event, spent, note, previous, own)
 
 
-def _counts(entries: tuple[Entry, ...] | list[Entry]) -> Counter[str]:
+def _counts(entries: Sequence[Entry]) -> Counter[str]:
     counts = Counter(e.event for e in entries)
     return Counter({_canonical(events.to_dict(event)): count for event, count in counts.items()})
 
