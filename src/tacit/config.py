@@ -1020,9 +1020,7 @@ def read_study(path: Path) -> Study:
     with _at(path):
         facts = _facts_of(given.facts, path.parent)
         _check_facts(given, facts)
-        settings = [
-            field.name for field in fields(Plan) if field.name in Settings.model_fields and field.name != "name"
-        ]
+        settings = sorted({field.name for field in fields(Plan)} & set(Settings.model_fields) - {"name"})
         chosen: dict[str, Any] = {name: getattr(given, name) for name in settings} | {"seed": given.schedule_seed}
         chosen |= {} if given.vi is None else given.vi.model_dump()
         name = given.name or path.stem[:LONGEST_NAME]

@@ -137,9 +137,8 @@ def _own_words(found: Findings) -> tuple[str, list[str]]:
     words = found.posterior.statement_text.splitlines()
     if not found.is_study:
         return "", words
-    worst = max(found.statements.items(), key=lambda one: math.inf if one[1]["epsilon"] is None else one[1]["epsilon"])[
-        0
-    ]
+    promised = {name: one["epsilon"] for name, one in found.statements.items()}
+    worst = max(promised, key=lambda name: math.inf if promised[name] is None else promised[name])
     heads = [j for j in range(len(words) - 1) if words[j] == worst and words[j + 1] == "-" * len(worst)]
     return worst, words[heads[0] + 2 :] if heads else words
 
@@ -270,7 +269,7 @@ def _sites(found: Findings) -> dict[str, Any]:
     return {
         "rows": rows,
         "words": remarks(result),
-        "caption": "ε that each site spent on this study. Small lines rise with each round that a site answers; dashed: a limit",
+        "caption": "ε spent on this study. Small lines rise with each round that a site answers; dashed: a limit",
         "has_times": any(row["time"] for row in rows),
         "has_ledgers": any(map(_has_more, result["sites"])),
         "has_refusals": any(row["refused"] for row in rows),
