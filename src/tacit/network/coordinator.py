@@ -109,7 +109,7 @@ class Remote:
         found: dict[str, str | Away] = {}
         for name in self.names:
             note = self.notes[name]
-            if name not in self._here:
+            if name not in self._here or name not in self.post.sites:
                 found[name] = Away("it is not connected" if name not in self.post.sites else "it did not answer")
             elif note.get("refusal"):
                 found[name] = note["refusal"]
