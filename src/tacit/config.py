@@ -234,12 +234,18 @@ class Limits(_Section):
     methods: list[Method] = _list_of("natural", "vi", "ep", "sep", default=["natural", "vi", "ep", "sep"])
     unit: Unit = Field("record", description="one of record, site: whose the budget is")
     adjacency: Literal["add-remove", "replace-one"] = Field("add-remove", description="one of add-remove, replace-one")
+    rule: Literal["gaussian", "renyi"] | None = _one_of("gaussian", "renyi")
     studies: list[str] | None = Field(None, min_length=1, description='a list of names of studies, as ["heart"]')
     most_rounds: int | None = _whole(1)
     allow_large_delta: bool = Field(
         default=False, description="true or false: whether delta may be 1 / places or more, in studies that say so"
     )
     pooling: int = Field(1, ge=0, description="a whole number of sites that secure sums must stand, if they pool")
+
+    @property
+    def own_rule(self) -> str:
+        """By which a ledger counts: proved whatever is chosen after seeing results. Samples need the looser one."""
+        return self.rule or ("renyi" if "vi" in self.methods else "gaussian")
 
 
 class Shares(_Section):
@@ -488,6 +494,8 @@ def _site_file_clashes(given: SiteSettings) -> Iterator[str]:
             yield "places with [data], whose split says how many there are; leave it out"
     elif given.places is None:
         yield f"there is no places; expected {SiteSettings.model_fields['places'].description}"
+    if given.limits.rule == "gaussian" and "vi" in given.limits.methods:
+        yield 'limits: rule="gaussian" with the method "vi", whose samples it does not cover; leave one of them out'
     for name in ("target", "columns", "facts"):
         is_given = getattr(given, name) is not None
         if data is not None and data.dataset is not None:

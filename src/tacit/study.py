@@ -74,6 +74,7 @@ from tacit.policy import default_policy
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
+from tacit.privacy.filters import Filter, name_for
 from tacit.privacy.ledger import Allowance, Entry, Ledger
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key, secure_key
@@ -108,6 +109,7 @@ MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that 
 HELD_OUT = 5  # every fifth place is held out, if there is an evaluation
 PHASES = ("scaling", "inference", "evaluation")
 COUNTED = "All entries of the ledger are counted, also those of other studies."
+ADAPTIVE = "Studies of these records that are chosen after seeing results of others: {words}."
 LARGE = "δ is 1 / {units} or more, for {units} {what} (allow_large_delta): it allows that one of them is published."
 ABSENT = "{name} took no part in this study and released nothing."
 SILENT = "{name} is not in the result; it did not say that it released anything for this study."
@@ -459,8 +461,11 @@ class Setup:
             return 0.0
         if self.plan.method == "vi":
             return self.plan.noise_multiplier
+        delta = member.delta
+        if self.plan.participation == 1:  # room for a ledger by the Gaussian-DP filter, with this budget alone
+            delta *= 1 - Filter.of("gaussian", member.epsilon, delta).reserve
         return accounting.calibrate(
-            member.epsilon, member.delta, plan=self._event, adjacency=self.plan.adjacency
+            member.epsilon, delta, plan=self._event, adjacency=self.plan.adjacency
         ).noise_multiplier
 
     def _check_deltas(self) -> None:
@@ -1260,8 +1265,18 @@ class LocalHost:
                     f"delta={member.delta} of {member.name}, and {found.delta} in its ledger; give both one"
                 )
             return found
-        budget: dict[str, Any] = {"epsilon": member.epsilon, "delta": member.delta}
+        budget: dict[str, Any] = {"epsilon": member.epsilon, "delta": member.delta, "accountant": self._rule(member)}
         return Ledger.create(path, data_set=member.name, unit=plan.unit, adjacency=plan.adjacency, **budget)
+
+    def _rule(self, owner: Member) -> str:
+        """Of a ledger that is made for this study: a filter that admits it, or else `pld`, for the plan is fixed."""
+        place, adjacency = self.setup.owners.index(owner), self.setup.plan.adjacency
+        least = self.setup.least(place)
+        try:
+            rule = Filter.of(name_for(least, adjacency), owner.epsilon, owner.delta)
+        except ValueError:  # there is none for so little
+            return "pld"
+        return str(rule) if rule.price(least, owner.epsilon, owner.delta, adjacency) <= owner.epsilon else "pld"
 
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         """Sites for one phase. Its name in ledgers and keys, and its stores, are its own."""
@@ -1385,6 +1400,7 @@ class LocalHost:
             *((SECRET,) if setup.plan.participation < 1 else ()),
             *setup.remarks(place),
             *((ALONE if is_alone else COUNTED,) if entries else ()),
+            *(() if (ledger := self.ledgers[place]) is None else (ADAPTIVE.format(words=ledger.rule_words),)),
         )
 
 

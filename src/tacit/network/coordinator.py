@@ -34,11 +34,13 @@ from tacit.federated.assembly import Assembly
 from tacit.federated.messages import LAST_ROUND, LONGEST_REASON, Broadcast, Refusal, Update, decode, encode
 from tacit.network.agreement import Agreement
 from tacit.network.station import HELLO, PHASES, asdict_of, locked
-from tacit.privacy import events
+from tacit.privacy import accounting, events
 from tacit.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled, compose
+from tacit.privacy.filters import Filter
+from tacit.privacy.ledger import words_of
 from tacit.privacy.statement import Statement
 from tacit.scaling import Scaling
-from tacit.study import ABSENT, SILENT, UNTRUSTED, Gathering, Setup, Sight, conduct, name_of
+from tacit.study import ABSENT, ADAPTIVE, SILENT, UNTRUSTED, Gathering, Setup, Sight, conduct, name_of
 
 SERVED = "TACIT_SERVED"  # the variable by which `tacit serve` tells FLARE's child where the study is
 MOST_NOTE = 2**20  # characters of a note
@@ -88,7 +90,7 @@ class Remote:
         sound = _sound(found, self._made(self.names.index(name))) if isinstance(found, dict) else {}
         old = self.notes[name]
         # What was released stays so, whatever is said later.
-        for key in ("events", "rounds", "updates", "spent", "ledger_spent", "budget", "key"):
+        for key in ("events", "rounds", "updates", "spent", "ledger_spent", "budget", "rule", "key"):
             if not sound.get(key) and old.get(key):
                 sound[key] = old[key]
         sound["seeded"] = bool(sound.get("seeded") or old.get("seeded"))
@@ -182,6 +184,7 @@ class Remote:
                 continue
             choices = [compose(*events_told)] if events_told else [planned]
             notes = [PUBLIC, whom, *self.setup.remarks(place), ELSEWHERE]
+            notes += [ADAPTIVE.format(words=words_of(note["rule"]))] if "rule" in note else []
             if events_told and name in present and name not in told:  # it may have released more than it could say
                 choices.append(planned)
                 notes.append(AWAY)
@@ -334,6 +337,8 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
             found[name] = note[name][:LONGEST_REASON]
     if isinstance(key := note.get("key"), str) and re.fullmatch("[0-9a-f]{64}", key):
         found["key"] = key
+    if isinstance(rule := note.get("rule"), str) and (rule in accounting.ACCOUNTANTS or Filter.read(rule)):
+        found["rule"] = rule
     for name in ("spent", "ledger_spent", "budget"):
         if type(note.get(name)) in (int, float) and 0 <= note[name] <= sys.float_info.max:
             found[name] = float(note[name])

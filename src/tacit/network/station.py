@@ -41,6 +41,7 @@ from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_
 from tacit.federated.site import NO_ROOM, SEEDED, Site, Trace, _write, check_complete, trace_of
 from tacit.network.agreement import Agreement, form_of
 from tacit.privacy import events
+from tacit.privacy.filters import Filter
 from tacit.privacy.ledger import Allowance, Entry, Ledger
 from tacit.privacy.mechanism import Exact
 from tacit.privacy.randomness import insecure_key, secure_key
@@ -209,7 +210,11 @@ class Station:
         path, limits = self.file.state_folder / "ledger.sqlite", self.file.settings.limits
         if not path.exists():
             check_complete(path, None, self._traces(()))
-            settings: dict[str, Any] = {"unit": limits.unit, "adjacency": limits.adjacency}
+            settings: dict[str, Any] = {
+                "unit": limits.unit,
+                "adjacency": limits.adjacency,
+                "accountant": limits.own_rule,
+            }
             return Ledger.create(path, data_set=self.name, epsilon=limits.epsilon, delta=limits.delta, **settings)
         found = Ledger.open(path)
         if (found.epsilon, found.delta, found.adjacency) != (limits.epsilon, limits.delta, limits.adjacency):
@@ -219,6 +224,12 @@ class Station:
             )
         if found.unit != limits.unit:
             raise ValueError(f"ledger={path} is of each {found.unit}; expected unit = {found.unit!r} in [limits]")
+        rule = Filter.read(found.accountant)
+        if limits.rule is not None and (rule is None or rule.name != limits.rule):
+            raise ValueError(
+                f"ledger={path} has the rule {found.accountant}; expected rule = {limits.rule!r} of [limits]: a "
+                "ledger's rule is not changed"
+            )
         entries = found.entries()
         check_complete(path, entries, self._traces(entries))
         return found
@@ -355,7 +366,7 @@ class Station:
             note["updates"] = {phase: site.updates for phase, site in self._sites.items()}
             if self.plan.secure_sum:
                 note["key"] = public_identity(identity_of(self.file.state_folder)).hex()
-            note["spent"] = self.allowance.spent()
+            note |= {"spent": self.allowance.spent(), "rule": self.ledger.accountant}
             if self.file.settings.shares.spent:
                 note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": self.ledger.epsilon}
         return json.dumps(note)
