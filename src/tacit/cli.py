@@ -462,6 +462,7 @@ def simulate(
     study: Annotated[Path, typer.Argument(help="The study file, in TOML: docs/simulate.md says what may be in it.")],
     out: Annotated[Path, typer.Option(help="The study's folder; the same command goes on from what is there.")],
     insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
+    at_least: Annotated[int | None, typer.Option(help="How many sites must accept to begin; all by default.")] = None,
     is_watched: Annotated[
         bool, typer.Option("--watch", help="Show it on a web page of this machine while it runs; prints the address.")
     ] = False,
@@ -494,18 +495,14 @@ def simulate(
         for member in members:
             for remark in member.table.remarks:
                 typer.echo(f"tacit: for your eyes only: site {member.name}: {remark}", err=True)
-        from tacit.privacy.ledger import Ledger
         from tacit.study import federate, owners
 
         if found.plan.secure_sum:
             found.plan.trust(len(members))  # refused before the folder is claimed
-        charged = owners(found.plan, members)
-        ledgers = {party.name: Ledger.open(party.ledger) for party in charged if party.ledger is not None}
-        watch.budgets = {party.name: party.epsilon for party in charged}
-        watch.budgets |= {name: ledger.epsilon for name, ledger in ledgers.items()}
+        watch.budgets = {party.name: party.epsilon for party in owners(found.plan, members)}
         given = found.settings
         title = findings.title(found.plan.name, given.model, given.target, len(members))
-        board.about(title, watch.budgets, seeded=insecure_seed is not None)
+        board.about(title, seeded=insecure_seed is not None)
         say("Planning and compiling: some seconds")
         found.claim(out)
         try:
@@ -516,6 +513,7 @@ def simulate(
                     stop()
 
                 more: dict[str, Any] = {"observe": observe, "look": board.see if is_watched else None}
+                more |= {"at_least": at_least, "say": lambda words: typer.echo(f"tacit: {words}", err=True)}
                 done = federate(found.plan, members, out=out, test=test, insecure_seed=insecure_seed, **more)
         except KeyboardInterrupt:
             typer.echo("tacit: interrupted; give the same command again to go on from here", err=True)
@@ -528,7 +526,7 @@ def simulate(
             "target": found.settings.target,
             "data": found.data_words,
         }
-        result = studied.write(out, done, about, watch.budgets, 0 if test is None else len(test.target))
+        result = studied.write(out, done, about, 0 if test is None else len(test.target))
         if is_watched:
             board.finish(out)
     if as_json:

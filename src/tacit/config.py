@@ -15,7 +15,7 @@ import reprlib
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -194,6 +194,7 @@ class Settings(_Section):
     secure_sum: bool | None = Field(None, description="true or false")
     absent: int | None = _whole(0)
     pooling: int | None = _whole(0)
+    allow_large_delta: bool | None = Field(None, description="true or false: whether delta may be 1 / slots or more")
     ledger: str | None = _text("the path of a ledger that exists, of a trusted coordinator")
     target: str | None = _text("the name of a column")
     columns: list[str] | None = Field(None, min_length=1, description='a list of columns, as ["age", "sex"]')
@@ -233,9 +234,18 @@ class Limits(_Section):
     methods: list[Method] = _list_of("natural", "vi", "ep", "sep", default=["natural", "vi", "ep", "sep"])
     unit: Unit = Field("record", description="one of record, site: whose the budget is")
     adjacency: Literal["add-remove", "replace-one"] = Field("add-remove", description="one of add-remove, replace-one")
+    rule: Literal["gaussian", "renyi"] | None = _one_of("gaussian", "renyi")
     studies: list[str] | None = Field(None, min_length=1, description='a list of names of studies, as ["heart"]')
     most_rounds: int | None = _whole(1)
+    allow_large_delta: bool = Field(
+        default=False, description="true or false: whether delta may be 1 / places or more, in studies that say so"
+    )
     pooling: int = Field(1, ge=0, description="a whole number of sites that secure sums must stand, if they pool")
+
+    @property
+    def own_rule(self) -> str:
+        """By which a ledger counts: proved whatever is chosen after seeing results. Samples need the looser one."""
+        return self.rule or ("renyi" if "vi" in self.methods else "gaussian")
 
 
 class Shares(_Section):
@@ -484,6 +494,8 @@ def _site_file_clashes(given: SiteSettings) -> Iterator[str]:
             yield "places with [data], whose split says how many there are; leave it out"
     elif given.places is None:
         yield f"there is no places; expected {SiteSettings.model_fields['places'].description}"
+    if given.limits.rule == "gaussian" and "vi" in given.limits.methods:
+        yield 'limits: rule="gaussian" with the method "vi", whose samples it does not cover; leave one of them out'
     for name in ("target", "columns", "facts"):
         is_given = getattr(given, name) is not None
         if data is not None and data.dataset is not None:
@@ -927,6 +939,8 @@ def example_site(study: Study, name: str) -> str:
         ("studies", [plan.name], "left out, any study"),
         ("most_rounds", plan.rounds, "left out, any number"),
     ]
+    if plan.allow_large_delta:
+        limits += [("allow_large_delta", True, "delta may be 1 / places or more: a record may be published as it is")]
     if plan.secure_sum:
         limits += [
             ("pooling", max(1, plan.trust(len(names)).pooling), "sites that may pool what they know with others")
@@ -1014,9 +1028,7 @@ def read_study(path: Path) -> Study:
     with _at(path):
         facts = _facts_of(given.facts, path.parent)
         _check_facts(given, facts)
-        settings = ("rounds", "schedule", "dropout", "straggling", "delay", "adjacency", "prior_deviation")
-        settings += ("noise_scale", "evaluation", "method", "unit", "noise", "reset", "participation")
-        settings += ("secure_sum", "absent", "pooling")
+        settings = sorted({field.name for field in fields(Plan)} & set(Settings.model_fields) - {"name"})
         chosen: dict[str, Any] = {name: getattr(given, name) for name in settings} | {"seed": given.schedule_seed}
         chosen |= {} if given.vi is None else given.vi.model_dump()
         name = given.name or path.stem[:LONGEST_NAME]

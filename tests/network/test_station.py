@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -362,15 +363,17 @@ def test_a_hello_is_answered_by_the_note_alone(clinics: Any) -> None:
         "rounds": {},
         "updates": {},
         "spent": 0.0,
-        "epsilon": 2.0,
+        "ledger_spent": 0.0,
+        "budget": 2.0,
     }
     clinics.ask(NORTH, 4)
     note = note_of(station)
     assert (note["rounds"], note["updates"], note["seeded"]) == ({"inference": 4}, {"inference": 1}, True)
-    assert note["spent"] == clinics.ledger(NORTH).spent() > 0
+    assert note["spent"] == note["ledger_spent"] == clinics.ledger(NORTH).spent() > 0
     clinics.set(NORTH, spent=False)
     note = note_of(clinics.open(NORTH))
-    assert not {"spent", "epsilon"} & set(note)
+    assert not {"ledger_spent", "budget"} & set(note), "what other studies have spent is told if the site shares it"
+    assert note["spent"] == clinics.ledger(NORTH).spent(), "which follows from the events, that are always told"
     assert note["rounds"] == {"inference": 4}
     assert clinics.charged(NORTH) == 1
 
@@ -597,7 +600,7 @@ def test_a_refusal_for_want_of_budget_tells_what_is_spent_only_where_that_is_sha
     for spent in (True, False):
         clinics.set(NORTH, spent=spent)
         station = clinics.open(NORTH)
-        station.epsilon = 1e-6
+        station.allowance = replace(station.allowance, epsilon=1e-6)
         part = clinics.ask(NORTH, phase="scaling")
         assert isinstance(part, Refusal)
         assert (part.reason == NO_BUDGET) is not spent

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +203,9 @@ def serve(
 ) -> None:
     """Coordinate a study until it is finished, in one session or in many. The same call goes on from where it was.
 
-    at_least: how many sites must be connected to begin; all by default. patience: seconds for which a session or a
-    round waits for a site that is away; longest: for one that is at work. watch: is told of the status as it changes.
-    dashboard: also keep `sight.json`, with the posterior as it moves.
+    at_least: how many sites must be connected, and accept the study, to begin; all by default. patience: seconds for
+    which a session or a round waits for a site that is away; longest: for one that is at work. watch: is told of the
+    status as it changes. dashboard: also keep `sight.json`, with the posterior as it moves.
     """
     study, noted = read_study(path), read_network(network)
     agreement = Agreement.of(study)
@@ -231,7 +232,7 @@ def serve(
         exchange = Exchange(kit, names, out / "flare.log")
         try:
             say(f"listening on {kit.host}:{kit.port}")
-            session = Session(study, agreement, out, True, dashboard, watch)
+            session = Session(study, agreement, out, at_least, True, dashboard, watch, say)
             _sessions(exchange, session, at_least, patience, longest, say)
         finally:
             exchange.close()
@@ -252,7 +253,7 @@ def _sessions(exchange: Exchange, session: Session, at_least: int, patience: flo
             say("no site is there any more; waiting for them")
         finally:
             post.close()
-        session = Session(session.study, agreement, out, False, session.is_watched, session.watch)
+        session = replace(session, forgives=False)
         status = read_status(out)
         place = (status.get("phase"), status.get("done"))
         idle = idle + 1 if place == last else 0

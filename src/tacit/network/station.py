@@ -25,8 +25,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,17 +37,16 @@ import numpy as np
 from tacit.config import SiteFile, Unfit
 from tacit.federated.assembly import MASK, Delegate, new_identity, public_identity
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
-from tacit.federated.site import NO_ROOM, SEEDED, Site, _write
+from tacit.federated.site import NO_ROOM, SEEDED, Site, Trace, _write, check_complete, trace_of
 from tacit.network.agreement import Agreement, form_of
-from tacit.privacy import accounting, events
-from tacit.privacy.events import Event, Repeated, compose
-from tacit.privacy.ledger import SLACK, BudgetExceeded, Entry, Ledger
+from tacit.privacy import events
+from tacit.privacy.filters import Filter
+from tacit.privacy.ledger import Allowance, Entry, Ledger
 from tacit.privacy.mechanism import Exact
 from tacit.privacy.randomness import insecure_key, secure_key
 from tacit.scaling import Range, Scaling
-from tacit.study import Setup, name_of
+from tacit.study import PHASES, Setup, name_of
 
-PHASES = ("scaling", "inference", "evaluation")
 LOCK_PATIENCE = 60.0  # seconds for which a new process waits for an old one of the same site to end
 UNWRITABLE = "the site cannot write its audit log; ask those who run it"
 HELLO = b"hello"  # a request for the note alone
@@ -123,7 +121,9 @@ class Station:
         # The name of a study is the coordinator's: no letter of it may lead elsewhere.
         self.folder = self.file.state_folder / re.sub("[^A-Za-z0-9_-]", "_", self.study)
         self.ledger = self._ledger()
-        self._check_budget(public)
+        self.allowance = Allowance(self.ledger, self.study, self.epsilon)
+        self.least = public.least(self.place)
+        self._check_budget()
         self.file.check()  # as a whole: which columns a study asks for must not tell which of them fit
         records = self.file.table(agreement.columns, agreement.target, self.plan.link)
         self.setup = agreement.setup(outline, self.name, records)
@@ -159,6 +159,8 @@ class Station:
             yield f"epsilon={self.epsilon:g} is asked for; expected at most {limits.epsilon:g} here"
         if self.delta != limits.delta:
             yield f"delta={self.delta:g} is asked for; expected {limits.delta:g}, at which this site keeps its ledger"
+        if plan.allow_large_delta and not limits.allow_large_delta:
+            yield "allow_large_delta is not allowed here; leave it out"
         if plan.evaluation and not shares.evaluation:
             yield "scores on held-out records are not shared here; leave evaluation out"
         if places != self.file.record_places:
@@ -205,9 +207,12 @@ class Station:
         """The data set's, made at its first study."""
         path, limits = self.file.state_folder / "ledger.sqlite", self.file.settings.limits
         if not path.exists():
-            if any(self.file.state_folder.glob("*/*.store")) or self.journal.answered():
-                raise ValueError(f"ledger={path} is gone, and studies were answered; go back to a sound copy")
-            settings: dict[str, Any] = {"unit": limits.unit, "adjacency": limits.adjacency}
+            check_complete(path, None, self._traces(()))
+            settings: dict[str, Any] = {
+                "unit": limits.unit,
+                "adjacency": limits.adjacency,
+                "accountant": limits.own_rule,
+            }
             return Ledger.create(path, data_set=self.name, epsilon=limits.epsilon, delta=limits.delta, **settings)
         found = Ledger.open(path)
         if (found.epsilon, found.delta, found.adjacency) != (limits.epsilon, limits.delta, limits.adjacency):
@@ -217,23 +222,32 @@ class Station:
             )
         if found.unit != limits.unit:
             raise ValueError(f"ledger={path} is of each {found.unit}; expected unit = {found.unit!r} in [limits]")
-        charged = {(entry.study, entry.round) for entry in found.entries()}
-        lost = [pair for pair in self.journal.answered() if pair not in charged]
-        if lost:
+        rule = Filter.read(found.accountant)
+        if limits.rule is not None and (rule is None or rule.name != limits.rule):
             raise ValueError(
-                f"ledger={path} does not have round {lost[0][1]} of {lost[0][0]}, which was answered; an older copy "
-                "was put back, so go back to a newer one"
+                f"ledger={path} has the rule {found.accountant}; expected rule = {limits.rule!r} of [limits]: a "
+                "ledger's rule is not changed"
             )
+        entries = found.entries()
+        check_complete(path, entries, self._traces(entries))
         return found
 
-    def _check_budget(self, setup: Setup) -> None:
+    def _traces(self, entries: Sequence[Entry]) -> Iterator[Trace]:
+        """What the audit log and the stores of all studies say was answered. entries: of the ledger."""
+        answered = self.journal.answered()
+        for study, round in answered:
+            yield Trace(study, frozenset([round]), 0, self.journal.path.name)
+        studies = dict.fromkeys([*(entry.study for entry in entries), *(study for study, _ in answered)])
+        for store in sorted(self.file.state_folder.glob("*/*.store")):
+            trace = trace_of(store, self.name, studies)
+            if trace is not None:
+                yield trace
+
+    def _check_budget(self) -> None:
         """A study that cannot be paid for to its end is not begun."""
-        begun = any(entry.study.startswith(f"{self.study}/") for entry in self.ledger.entries())
-        whole = setup.cost(self.place)
-        if whole is not None and not begun and self.ledger.remaining_after(whole) < -1e-9 * self.ledger.epsilon:
-            raise Refused(
-                "what is left of this site's budget does not pay for the study; lower epsilon or leave it out"
-            )
+        tells = self.file.settings.shares.spent
+        if reason := self.allowance.objection(self.least, tells=tells):
+            raise Refused(reason)
 
     # --- Messages ------------------------------------------------------------------------------------------------
 
@@ -299,16 +313,14 @@ class Station:
             store = self.folder / f"{phase}.store"
             most = setup.most_updates(phase)
             study = f"{self.study}/{phase}"
-            part: Any = Part(self.ledger, self.study, self.epsilon)
             tells = self.file.settings.shares.spent
-            self._sites[phase] = Site(self.name, study, algorithm, access, self.key, part, store, most, tells)
+            self._sites[phase] = Site(self.name, study, algorithm, access, self.key, self.allowance, store, most, tells)
         return self._sites[phase]
 
     def _delegate(self, phase: str, scaling: Scaling | None) -> Delegate:
         terms = self.setup.terms(phase, f"{self.study}/{phase}", self._roster())
-        part: Any = Part(self.ledger, self.study, self.epsilon)
         access, own = self.setup.own_access(phase, self.place, scaling), identity_of(self.file.state_folder)
-        return Delegate(self.name, terms, access, self.key, part, own, self.file.settings.shares.spent)
+        return Delegate(self.name, terms, access, self.key, self.allowance, own, self.file.settings.shares.spent)
 
     # --- Scales of columns: the first that come are the study's ---------------------------------------------------
 
@@ -337,11 +349,14 @@ class Station:
     # --- Notes ---------------------------------------------------------------------------------------------------
 
     def _note(self) -> str:
-        """What the coordinator is told beside the answers: nothing of it depends on a record."""
+        """What the coordinator is told beside the answers: nothing of it depends on a record.
+
+        A study that was accepted and not begun is refused here too, once another one has spent what it would need.
+        """
         note: dict[str, Any] = {"study": self.study, "refusal": self.refusal}
         if not self.refusal:
-            whole = self.ledger.entries()
-            entries = [entry for entry in whole if entry.study.startswith(f"{self.study}/")]
+            note["refusal"] = self.allowance.objection(self.least, tells=self.file.settings.shares.spent)
+            whole, entries = self.ledger.entries(), self.allowance.own()
             counts = Counter(entry.event for entry in entries)
             note["seeded"] = any(entry.note == SEEDED for entry in entries)
             note["events"] = [[events.to_dict(event), count] for event, count in counts.items()]
@@ -349,33 +364,10 @@ class Station:
             note["updates"] = {phase: site.updates for phase, site in self._sites.items()}
             if self.plan.secure_sum:
                 note["key"] = public_identity(identity_of(self.file.state_folder)).hex()
+            note |= {"spent": self.allowance.spent(), "rule": self.ledger.accountant}
             if self.file.settings.shares.spent:
-                note |= {"spent": whole[-1].spent if whole else 0.0, "epsilon": self.ledger.epsilon}
+                note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": self.ledger.epsilon}
         return json.dumps(note)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A ledger of which one study may spend so much, whatever else is left there."""
-
-    ledger: Ledger
-    study: str
-    epsilon: float
-
-    def entries(self) -> list[Entry]:
-        """All of the ledger."""
-        return list(self.ledger.entries())
-
-    def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
-        """As the ledger's, if this study's charges and this one are within its part."""
-        entries = self.ledger.entries()
-        if all((entry.study, entry.round) != (study, round) for entry in entries):
-            own = Counter([event, *(e.event for e in entries if e.study.startswith(f"{self.study}/"))])
-            whole = compose(*(Repeated(one, count) for one, count in own.items()))
-            total = accounting.epsilon(whole, self.ledger.delta, self.ledger.accountant, self.ledger.adjacency)
-            if not total <= self.epsilon * (1 + SLACK):
-                raise BudgetExceeded(f"epsilon={self.epsilon:g} of this study is spent; end it here")
-        return self.ledger.charge(event, study=study, round=round, note=note)
 
 
 def asdict_of(scaling: Scaling) -> dict[str, Any]:

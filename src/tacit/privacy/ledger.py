@@ -34,7 +34,7 @@ import math
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -219,16 +219,11 @@ class Ledger:
     @property
     def rule_words(self) -> str:
         """Whether analyses that were chosen after seeing earlier results are covered, and by which theorem."""
-        rule = Filter.read(self.accountant)
-        if rule is None:
-            return (
-                f"not covered by the rule {self.accountant!r}: the number and the settings of all analyses must have "
-                "been fixed beforehand"
-            )
-        if self.epsilon == self.first_epsilon:
-            return rule.words
+        words = words_of(self.accountant)
+        if self.epsilon == self.first_epsilon or Filter.read(self.accountant) is None:
+            return words
         return (
-            f"{rule.words}; the budget was raised from ε = {self.first_epsilon:g} to {self.epsilon:g}, which is "
+            f"{words}; the budget was raised from ε = {self.first_epsilon:g} to {self.epsilon:g}, which is "
             "covered if it was decided without looking at results"
         )
 
@@ -420,8 +415,7 @@ class Ledger:
 
     def _price(self, counts: Counter[str], budget: float) -> float:
         """ε of events that occur so often. Equal events are one `Repeated`; sorted, so that order does not matter."""
-        folded = (events.Repeated(events.from_json(text), count) for text, count in sorted(counts.items()))
-        whole = events.Composed(tuple(folded))
+        whole = _whole(counts)
         rule = Filter.read(self.accountant)
         if rule is not None:
             return rule.price(whole, budget, self.delta, self.adjacency)
@@ -455,6 +449,71 @@ class Ledger:
         return entries
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """What one study may take of a ledger, whatever else is left there: the rule of every host of a study.
+
+    Guarantee: ε of all charges of this study together, at the ledger's δ, is at most `epsilon` · (1 + SLACK), as long
+    as one process at a time charges for the study. It is priced by `pld` where the ledger's rule is a filter: what a
+    study releases is fixed by its plan, and only where it stops is not. The ledger's own rule prices all studies.
+
+    study: charges of `STUDY/PHASE` are the study's own.
+    """
+
+    ledger: Ledger
+    study: str
+    epsilon: float
+
+    @property
+    def path(self) -> Path:
+        """Of the ledger."""
+        return self.ledger.path
+
+    def own(self) -> list[Entry]:
+        """The study's own charges."""
+        return [entry for entry in self.ledger.entries() if entry.study.startswith(f"{self.study}/")]
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All charges of the ledger, also those of other studies."""
+        return self.ledger.entries()
+
+    def spent(self) -> float:
+        """ε of the study's own charges."""
+        return self._price(_counts(self.own()))
+
+    def _price(self, counts: Counter[str]) -> float:
+        accountant: Any = "pld" if Filter.read(self.ledger.accountant) else self.ledger.accountant
+        return accounting.epsilon(_whole(counts), self.ledger.delta, accountant, self.ledger.adjacency)
+
+    def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
+        """As `Ledger.charge`, if the study's charges and this one are within its allowance."""
+        own = self.own()
+        if all((entry.study, entry.round) != (study, round) for entry in own):
+            total = self._price(_counts(own) + Counter([self.ledger._stored(event)]))
+            if not total <= self.epsilon * (1 + SLACK):
+                raise BudgetExceeded(f"epsilon={self.epsilon:g} of this study is spent; end it here")
+        return self.ledger.charge(event, study=study, round=round, note=note)
+
+    def objection(self, whole: Event, *, tells: bool = True) -> str:
+        """Why a study that costs `whole` cannot be paid for to its end; "" if it can, or if it was begun.
+
+        tells: whether the words may say what is left. Charges nothing.
+        """
+        if self.own():
+            return ""
+        alone = self._price(Counter([self.ledger._stored(whole)]))
+        if not alone <= self.epsilon * (1 + SLACK):
+            return (
+                f"epsilon={self.epsilon:g} of the study does not pay for it, which costs {alone:.4g} or more; "
+                "raise it, or lower steps"
+            )
+        left = self.ledger.remaining_after(whole)
+        if left >= -SLACK * self.ledger.epsilon:
+            return ""
+        words = f" (epsilon={self.ledger.epsilon:g} would be passed by {-left:.4g})" if tells else ""
+        return f"what is left of this site's budget does not pay for the study{words}; lower epsilon or leave it out"
+
+
 def _entry(row: tuple[Any, ...], event: Event, budget: float | None) -> Entry:
     position, time, study, round, _, spent, note, previous, own = row
     return Entry(position, time, study, round, event, spent, note, previous, own, budget)
@@ -482,9 +541,16 @@ def _fits(total: float, budget: float) -> bool:
     return total <= budget * (1 + SLACK)
 
 
-def _counts(entries: tuple[Entry, ...] | list[Entry]) -> Counter[str]:
+def _counts(entries: Sequence[Entry]) -> Counter[str]:
     counts = Counter(e.event for e in entries if e.budget is None)
     return Counter({_canonical(events.to_dict(event)): count for event, count in counts.items()})
+
+
+def _whole(counts: Counter[str]) -> Event:
+    """Events that occur so often. Equal events are one `Repeated`; sorted, so that order does not matter."""
+    return events.Composed(
+        tuple(events.Repeated(events.from_json(text), count) for text, count in sorted(counts.items()))
+    )
 
 
 def _units(event: Event) -> set[str]:
@@ -496,6 +562,17 @@ def _units(event: Event) -> set[str]:
         case events.NonPrivate():
             return set()
     return _units(event.event)  # type: ignore[attr-defined]  # samples and repetitions: the table of events is closed
+
+
+def words_of(accountant: str) -> str:
+    """Whether a ledger's rule covers analyses that were chosen after seeing earlier results, and by which theorem."""
+    rule = Filter.read(accountant)
+    if rule is not None:
+        return rule.words
+    return (
+        f"not covered by the rule {accountant!r}: the number and the settings of all analyses must have been fixed "
+        "beforehand"
+    )
 
 
 def _twice(study: str, round: int) -> str:

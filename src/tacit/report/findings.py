@@ -52,6 +52,8 @@ SHOWN: dict[str, Any] = {
         "budget": SETTING,
         "places": TREATED,
         "spent": PRICE,
+        "ledger_spent": PRICE,
+        "is_present": ANSWERED,
         "updates": ANSWERED,
         "refused": ANSWERED,
         "dropped": ANSWERED,
