@@ -130,7 +130,7 @@ def studies(schedule: str, columns: int, updates: int, cache: Path) -> tuple[flo
         # The middle half: all programs are compiled, and no site has finished.
         first, last = (min(times, key=lambda done, at=at: abs(done - at * max(times))) for at in (0.5, 0.9))
         store = place / "network" / "sites" / SITES[0] / "state"
-        size = next(store.glob("bench-*/inference.store")).stat().st_size // 2
+        size = next(store.glob("study-*/inference.store")).stat().st_size // 2
         return each * (last - first) / (times[last] - times[first]), size
 
 

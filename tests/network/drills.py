@@ -41,7 +41,7 @@ from tacit.engines.nvflare import Arrival, Reply
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode
 from tacit.network.agreement import Agreement
 from tacit.network.coordinator import Remote
-from tacit.network.station import HELLO, Journal, Station, asdict_of
+from tacit.network.station import HELLO, Journal, Station, asdict_of, folder_of
 from tacit.privacy import accounting
 from tacit.privacy.events import Event, Repeated, compose
 from tacit.privacy.ledger import Ledger
@@ -480,7 +480,7 @@ class Consortium:
         really = price_of([charged[place] for place in hashes], ledger)
         expect(really <= ledger.spent() * (1 + 1e-9), f"{name} spent {really} and recorded {ledger.spent()}")
         for store in state.glob("*/*.store"):
-            place = (f"{store.parent.name}/{store.stem}", int(decode_tree(store.read_bytes())["place"][0]))
+            place = (f"{name_of(self.setup)}/{store.stem}", int(decode_tree(store.read_bytes())["place"][0]))
             expect(place in charged, f"{name} stored {place}, which it did not charge")
         return f"{name} {len(charged)} charged, {len(hashes)} answered, ε {ledger.spent():.3g} ≥ {really:.3g}"
 
@@ -498,7 +498,7 @@ class Consortium:
             if now.refused.get(place) == WITHDRAWN or not taken:
                 expect(all(np.all(leaf == 0) for leaf in factor), f"{name} has a factor in q")
                 continue
-            stored = decode_tree((self.site_state(name) / study / "inference.store").read_bytes())
+            stored = decode_tree((self.site_state(name) / folder_of(study) / "inference.store").read_bytes())
             if int(stored["place"][0]) == now.answered[place]:
                 same = all(np.array_equal(a, b) for a, b in zip(factor, _leaves(stored["answer"]), strict=True))
                 expect(same, f"the factor of {name} in q is not the last that it sent")
@@ -1167,7 +1167,8 @@ def withdraw_a_site(folder: Path) -> str:
         expect(reasons["south"] == WITHDRAWN, f"{reasons}")
         study = name_of(group.setup)
         stored = [
-            decode_tree((group.site_state(n) / study / "inference.store").read_bytes()) for n in ("north", "east")
+            decode_tree((group.site_state(n) / folder_of(study) / "inference.store").read_bytes())
+            for n in ("north", "east")
         ]
         product = [a + b for a, b in zip(*(_leaves(found["answer"]) for found in stored), strict=True)]
         close = all_close(product, _leaves(now.state.total))

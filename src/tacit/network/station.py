@@ -10,8 +10,8 @@ The folder `state` beside the data:
 | file                     | what                                                                                 |
 |--------------------------|--------------------------------------------------------------------------------------|
 | `ledger.sqlite`          | what has been spent of the data set's budget, over all studies                       |
-| `STUDY/*.store`          | the factor and the last answer of each phase, from which a round is answered again   |
-| `STUDY/scaling.tree`     | the scales of columns that this study uses; they stay                                |
+| `study-*/*.store`        | the factor and the last answer of each phase, from which a round is answered again   |
+| `study-*/scaling.tree`   | the scales of columns that this study uses; they stay                                |
 | `identity`               | the key by which the site signs in secure sums                                       |
 | `audit.jsonl`            | a line for every message answered, each with the hash of the one before              |
 """
@@ -22,7 +22,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -118,8 +117,7 @@ class Station:
         public = agreement.setup(outline)
         self._check_noise(public)
         self.study = name_of(public)
-        # The name of a study is the coordinator's: no letter of it may lead elsewhere.
-        self.folder = self.file.state_folder / re.sub("[^A-Za-z0-9_-]", "_", self.study)
+        self.folder = self.file.state_folder / folder_of(self.study)
         self.ledger = self._ledger()
         self.allowance = Allowance(self.ledger, self.study, self.epsilon)
         self.least = public.least(self.place)
@@ -368,6 +366,11 @@ class Station:
             if self.file.settings.shares.spent:
                 note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": self.ledger.epsilon}
         return json.dumps(note)
+
+
+def folder_of(study: str) -> str:
+    """Where a site keeps what it knows of a study. The study's name is the coordinator's, and chooses no name here."""
+    return f"study-{hashlib.sha256(study.encode()).hexdigest()[:32]}"
 
 
 def asdict_of(scaling: Scaling) -> dict[str, Any]:
