@@ -7,6 +7,7 @@ the rest, before a record is read or a budget is touched. Every refusal is one s
 
 import csv
 import difflib
+import hashlib
 import json
 import math
 import os
@@ -607,6 +608,7 @@ class Study:
         """A ledger that cannot be charged for this study is refused before any other is charged."""
         from tacit.privacy.ledger import Ledger
 
+        made: dict[str, str] = {}  # the first that has a ledger, by its genesis
         entries: list[tuple[str, str | None, float | None]] = [("", self.settings.ledger, None)]
         entries += [(f"site {entry.name}", entry.ledger, entry.delta) for entry in sites]
         for place, path, own in entries:
@@ -614,6 +616,9 @@ class Study:
                 continue
             with _at(self.path, place):
                 ledger = Ledger.open(self._place(path))
+                other = made.setdefault(ledger.genesis, place)
+                if other != place:  # also by a link, or as a copy, which forgets what is charged to the other
+                    raise ValueError(f"its ledger is that of {other}; expected each site's own")
                 delta = self.settings.delta if own is None else own
                 if ledger.delta != delta:
                     raise ValueError(f"delta={delta}, and {ledger.delta} in its ledger; expected the ledger's")
@@ -647,6 +652,8 @@ class Study:
         from tacit.data.tables import read_frame
 
         members, columns, given = [], self.settings.columns, self.settings
+        with _at(self.path):
+            _check_apart([(entry.name, self._place(entry.file)) for entry in entries if entry.file is not None])
         for entry in entries:
             with _at(self.path, f"site {entry.name}"):
                 if entry.file is None:
@@ -725,6 +732,25 @@ def _encoded(frame: Any, target: str, link: str, columns: Sequence[str] | None, 
     if bare:
         raise ValueError(f"column {bare[0]!r} has no bounds; give [low, high] in [facts.bounds], which are public")
     return table
+
+
+def _check_apart(files: Sequence[tuple[str, Path]]) -> None:
+    """Refuse sites whose files are one, by a link or a copy: neither site's budget alone would protect its records."""
+    seen: dict[Any, str] = {}
+    for name, path in files:
+        try:
+            known = path.stat()
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:  # whoever reads it says so
+            continue
+        for mark in ((known.st_dev, known.st_ino), content):
+            other = seen.setdefault(mark, name)
+            if other != name:
+                raise ValueError(
+                    f"site {name}: file={path.name!r} holds the same records as that of site {other}, by a link or a "
+                    "copy; expected each site's own records"
+                )
 
 
 def _check_places(table: "Table", places: int | None) -> None:

@@ -13,7 +13,8 @@ The folder `state` beside the data:
 | `study-*/*.store`        | the factor and the last answer of each phase, from which a round is answered again   |
 | `study-*/scaling.tree`   | the scales of columns that this study uses; they stay                                |
 | `identity`               | the key by which the site signs in secure sums                                       |
-| `audit.jsonl`            | a line for every message answered, each with the hash of the one before              |
+| `audit.jsonl`            | a line for every message answered, each with the hash of the one before; older ones  |
+|                          | are in `audit-0001.jsonl` and so on                                                  |
 """
 
 import contextlib
@@ -23,7 +24,7 @@ import hashlib
 import json
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +49,12 @@ from tacit.study import PHASES, Setup, name_of
 
 LOCK_PATIENCE = 60.0  # seconds for which a new process waits for an old one of the same site to end
 UNWRITABLE = "the site cannot write its audit log; ask those who run it"
+PART = 4 * 2**20  # bytes of the audit log, after which a new file is begun
+A_MINUTE = 100  # lines of it that a coordinator can ask for without end
+MOST_ELSE = 16 * 2**20  # bytes of such lines, after which there is one a day
+MOST_WORDS = 20  # kinds of what is left out that are told apart
+LONGEST_WORDS = 4000  # characters of a line
+DAY = 86_400.0  # seconds
 HELLO = b"hello"  # a request for the note alone
 
 
@@ -91,6 +98,7 @@ class Station:
     def close(self) -> None:
         """Let another process of the same site begin."""
         if self._lock is not None:
+            self.journal.close()
             self._lock.close()
             self._lock = None
 
@@ -409,27 +417,74 @@ class Journal:
 
     It holds hashes of messages, not messages, and nothing of a record. Like the ledger's, its chain has no secret. What
     a crash or a full disk has left of a line is cut off: the answer that it was about has not left the site.
+
+    A log that has grown to `PART` bytes is put aside as `audit-0001.jsonl`, and so on; the chain goes on over all of
+    them. A first answer always has its line, for it decides whether a ledger is complete, and the ledger's budget
+    bounds how many there are. All else a coordinator can ask for without end: refusals, the same answer again, keys
+    that are exchanged. Of these there are `A_MINUTE` lines a minute at most, and once they fill `MOST_ELSE` bytes one
+    a day; a line of the kind "summary" says how many were left out, and with which words.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._last: str | None = None
+        self._known: set[tuple[str, int, str]] = set()  # first answers: study, round, hash
+        self._times: deque[float] = deque(maxlen=A_MINUTE)  # when other lines were written
+        self._else = 0  # bytes of them
+        self._left_out: Counter[str] = Counter()
 
     def write(self, kind: str, study: str, round: int, request: bytes, answer: bytes, words: str) -> None:
-        """Append a line, durably."""
+        """Append a line, durably, or count it among those that are left out."""
         if self._last is None:
-            self._last = self._mended()
+            self._load()
+        digest = hashlib.sha256(answer).hexdigest() if answer else ""
+        key = (study, round, digest)
+        if kind == "answered" and key not in self._known:
+            self._summarise()
+            self._append(kind, study, round, request, digest, words)
+            self._known.add(key)
+        elif self._has_room():
+            self._summarise()
+            self._append(kind, study, round, request, digest, words)
+        else:
+            what = f"{kind}: {words}" if words else kind
+            is_new = what not in self._left_out and len(self._left_out) >= MOST_WORDS
+            self._left_out["other messages" if is_new else what] += 1
+
+    def close(self) -> None:
+        """Say what was left out until now, if there is room for it."""
+        if self._left_out and self._has_room():
+            with contextlib.suppress(OSError):
+                self._summarise()
+
+    def _has_room(self) -> bool:
+        """Whether a line that a coordinator can ask for without end may be written now."""
+        span, most = (DAY, 1) if self._else > MOST_ELSE else (60.0, A_MINUTE)
+        recent = sum(time.time() - span < then for then in self._times)
+        return recent < most
+
+    def _summarise(self) -> None:
+        """A line for all that was left out since the last one."""
+        if not self._left_out or not self._has_room():
+            return
+        words = "; ".join(f"{count} x {what}" for what, count in self._left_out.most_common())
+        self._append("summary", "", 0, b"", "", words)
+        self._left_out.clear()
+
+    def _append(self, kind: str, study: str, round: int, request: bytes, digest: str, words: str) -> None:
         plain = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "kind": kind,
             "study": study,
             "round": round,
             "request": hashlib.sha256(request).hexdigest(),
-            "answer": hashlib.sha256(answer).hexdigest() if answer else "",
-            "words": words,
+            "answer": digest,
+            "words": words[:LONGEST_WORDS],
             "previous": self._last,
         }
         line = json.dumps(plain).encode()
+        if self.path.exists() and self.path.stat().st_size >= PART:
+            self._put_aside()
         with self.path.open("ab", buffering=0) as file:
             before = file.tell()
             try:
@@ -441,19 +496,54 @@ class Journal:
                     file.truncate(before)
                 raise
         self._last = hashlib.sha256(line).hexdigest()
+        if kind != "answered" or (study, round, digest) in self._known:
+            self._times.append(time.time())
+            self._else += len(line) + 1
 
-    def _mended(self) -> str:
-        """The hash of the last line, after what is left of one that was never finished is cut off."""
+    def _put_aside(self) -> None:
+        """Begin a new file, whose first line has the hash of this one's last."""
+        aside = [part.stem.removeprefix(f"{self.path.stem}-") for part in self.parts()[:-1]]
+        number = 1 + max((int(name) for name in aside if name.isdecimal()), default=0)
+        os.rename(self.path, self.path.with_name(f"{self.path.stem}-{number:04d}{self.path.suffix}"))
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def parts(self) -> list[Path]:
+        """All files of the log, oldest first; the last one is written to."""
+        aside = self.path.parent.glob(f"{self.path.stem}-[0-9]*{self.path.suffix}")
+        return [*sorted(aside, key=lambda path: (len(path.name), path.name)), self.path]
+
+    def lines(self) -> Iterator[bytes]:
+        """Of all parts, oldest first."""
+        for part in self.parts():
+            if part.exists():
+                yield from part.read_bytes().splitlines()
+
+    def _load(self) -> None:
+        """What earlier processes wrote, after what is left of a line that was never finished is cut off."""
         data = self.path.read_bytes() if self.path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:
             os.truncate(self.path, len(whole))
-        return hashlib.sha256(whole.splitlines()[-1]).hexdigest() if whole else ""
+        self._last = ""
+        for line in self.lines():
+            self._last = hashlib.sha256(line).hexdigest()
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found = json.loads(line)
+                key = (found["study"], found["round"], found["answer"])
+                if found["kind"] == "answered" and key not in self._known:
+                    self._known.add(key)
+                    continue
+                self._else += len(line) + 1
+                self._times.append(datetime.fromisoformat(found["time"]).timestamp())
 
     def answered(self) -> list[tuple[str, int]]:
         """(study, round) of all that was answered."""
         found = []
-        for line in self.path.read_bytes().splitlines() if self.path.exists() else []:
+        for line in self.lines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)
                 if entry["kind"] == "answered":
@@ -461,9 +551,10 @@ class Journal:
         return found
 
     def verify(self) -> int:
-        """How many lines there are, if each follows the one before; a ValueError otherwise."""
-        previous, lines = "", self.path.read_bytes().splitlines() if self.path.exists() else []
-        for number, line in enumerate(lines, 1):
+        """How many lines there are in all parts, if each follows the one before; a ValueError otherwise."""
+        previous, number = "", 0
+        for line in self.lines():
+            number += 1
             try:
                 found = json.loads(line)["previous"]
             except (ValueError, KeyError, TypeError):
@@ -471,7 +562,7 @@ class Journal:
             if found != previous:
                 raise ValueError(f"log={self.path}: line {number} does not follow the one before; go back to a copy")
             previous = hashlib.sha256(line).hexdigest()
-        return len(lines)
+        return number
 
 
 def _make_folder(folder: Path) -> None:

@@ -511,6 +511,11 @@ class Allowance:
                 "raise it, or lower steps"
             )
         left = self.ledger.remaining_after(whole)
+        if math.isinf(left):
+            return (
+                f"the site's ledger admits nothing of the study by its rule, {self.ledger.accountant}, for its draws "
+                "of noise need more of δ than is set aside; take a ledger with a smaller epsilon"
+            )
         if left >= -SLACK * self.ledger.epsilon:
             return ""
         words = f" (epsilon={self.ledger.epsilon:g} would be passed by {-left:.4g})" if tells else ""
