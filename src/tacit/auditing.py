@@ -5,6 +5,7 @@ seeded; what a site does around an update (its own key, messages, store and ledg
 mutants of `tests/test_mutants.py` are for. `privacy/audit.py` has the attacker and what his scores prove.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from jax import Array
 from tacit.data.tables import Table
 from tacit.engines import local, schedule
 from tacit.families import register
+from tacit.federated.held_out import held_out, seeded_secret
 from tacit.federated.site import unledgered
 from tacit.fitting import prepare
 from tacit.privacy import accounting, audit
@@ -187,6 +189,8 @@ def of_study(
             members[0], table=replace(table, features=table.features[first], target=table.target[first])
         )
     setup = Setup(plan, members, capacity=records)
+    if plan.evaluation:
+        setup = setup.splitting({members[0].name: _learning_from(members[0].table)})
     event, rounds = _affordable(setup, *budget)
     steps = replace(plan, rounds=rounds).steps_of([records] * len(setup.parties))
     everybody = schedule.synchronous(len(setup.parties), 1)
@@ -206,6 +210,12 @@ def of_study(
         return Released(found, trace=((score + scores[0])[None],))
 
     return Subject(f"a study of {sites} sites", program, canaried[0], event, budget[1])
+
+
+def _learning_from(table: Table) -> bytes:
+    """A secret by which the first record, the canary, is not held out."""
+    canary = table.rows(slice(1)).contents()
+    return next(secret for secret in map(seeded_secret, itertools.count()) if not held_out(secret, canary)[0])
 
 
 def _simulated(algorithm: Any, key: Array, accesses: list[Access], steps: list[Any]) -> Any:

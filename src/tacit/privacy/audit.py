@@ -94,9 +94,10 @@ class Canaried(Access):
     def map(self, function: Callable[[Tree], Tree]) -> "Canaried":
         return replace(self, records=(jax.vmap(jax.vmap(function))(self.records[0]), self.records[1]))
 
-    def only(self, places: Array) -> "Canaried":
+    def where(self, predicate: Callable[[Tree], Array]) -> "Canaried":
         records, numbers = self.records
-        return replace(self, records=(records, jnp.where(places, numbers, 0)), present=self.present & places)
+        kept = jax.vmap(jax.vmap(predicate))(records)
+        return replace(self, records=(records, jnp.where(kept, numbers, 0)), present=self.present & kept)
 
     def whole(self) -> "Canaried":
         records, numbers = self.records
