@@ -282,6 +282,10 @@ def fit(
         str | None, typer.Option(help="The column that says whose record it is, if a person has several.")
     ] = None,
     most_records: Annotated[int | None, typer.Option(help="With --unit: how many of one person are used.")] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(help="The public number of places for records, or persons; without it theirs is public."),
+    ] = None,
     schema: Annotated[
         Path | None, typer.Option(help="Public facts in TOML: [bounds] name = [low, high], [categories], classes.")
     ] = None,
@@ -352,6 +356,7 @@ def fit(
             delta,
             scaling=scaling,  # type: ignore[arg-type]  # checked above
             most_records=most_records,
+            slots=slots,
             prior_deviation=prior_deviation,
             method=method,  # type: ignore[arg-type]
             steps=steps,
@@ -366,6 +371,8 @@ def fit(
 
         # Of persons with several records, their number is public and not that of the records.
         size = {"records": len(table.target)} if table.groups is None else {"persons": int(table.groups.max()) + 1}
+        if slots is not None:
+            size = {"slots": slots}
         result = {
             "version": tacit.__version__,
             "model": model,

@@ -43,6 +43,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
     prior_deviation: float
     method: Method
     policy: Policy | None
+    slots: int | None
     steps: int | None
     clip: float | None
     adjacency: Adjacency
@@ -93,6 +94,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
             prior_deviation=self.prior_deviation,
             method=self.method,
             policy=self.policy,
+            slots=self.slots,
             steps=self.steps,
             clip=self.clip,
             adjacency=self.adjacency,
@@ -115,6 +117,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
@@ -151,6 +154,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
         policy: Policy | None = None,
+        slots: int | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -164,6 +168,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         self.prior_deviation = prior_deviation
         self.method: Method = method
         self.policy = policy
+        self.slots = slots
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -225,6 +230,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
         policy: Policy | None = None,
+        slots: int | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -238,6 +244,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         self.prior_deviation = prior_deviation
         self.method: Method = method
         self.policy = policy
+        self.slots = slots
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -294,6 +301,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     prior_deviation : of the coefficients of standardised features, for a standardised target.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
@@ -333,6 +341,7 @@ class PrivatePoissonRegression(_PrivateRegressor):
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
