@@ -477,7 +477,8 @@ class Setup:
     def form(self, phase: str, scaling: Scaling | None = None) -> Access:
         """What `own_access` gives, of any site, with nothing in it."""
         table = self.table.without_records()
-        one = replace(table, features=np.zeros((1, table.features.shape[1]), np.float32), target=np.zeros(1))
+        width = table.features.shape[1]
+        one = replace(table, features=np.zeros((1, width), np.float32), target=np.zeros(1), digests=None)
         member = replace(self.members[0], table=one)
         return empty(self._read(phase, self._records([member], self.capacities[0]), self.mechanisms[0], scaling))
 
