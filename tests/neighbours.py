@@ -99,9 +99,7 @@ class _AllSlots(PoissonSampler):
 
 
 def _kinds(mechanism: SubsampledGaussian, lattice: Any, coordinates: int, shares: int) -> tuple[Kind, ...]:
-    levels = zip(
-        mechanism.clips, mechanism.noise_multipliers, mechanism.sampling_rates, lattice.spacings, strict=True
-    )
+    levels = zip(mechanism.clips, mechanism.noise_multipliers, mechanism.sampling_rates, lattice.spacings, strict=True)
     return tuple(
         Kind(type(mechanism).__name__, coordinates, clip, noise, rate, spacing, math.sqrt(shares) * SCALE / noise)
         for clip, noise, rate, spacing in levels
@@ -158,7 +156,7 @@ class Listened:
     public: Any
 
     def distances(self, neighbour: Any) -> np.ndarray:
-        """How far each sum moves, as a share of what its noise is made for; a kind that differs is an AssertionError."""
+        """How far each sum moves, as a share of what its noise is made for; an AssertionError if kinds differ."""
         global _tape
         with listening():
             _tape = self.tape
@@ -167,11 +165,13 @@ class Listened:
         first, now = self.tape.first, self.tape.now
         assert [kind for kind, *_ in now] == [kind for kind, *_ in first], "other sums, or in another order"
         assert public == self.public, "what is public differs"
-        gaps = [np.linalg.norm((here - there).astype(float)) for (_, here, _), (_, there, _) in zip(now, first, strict=True)]
-        return np.array([gap / kind.most for gap, (kind, *_) in zip(gaps, first, strict=True)])
+        pairs = [
+            (kind, (here - there).astype(float)) for (kind, here, _), (_, there, _) in zip(now, first, strict=True)
+        ]
+        return np.array([np.linalg.norm(gap) / kind.most for kind, gap in pairs])
 
     def check(self, neighbour: Any, most: float = 1.0) -> np.ndarray:
-        """Fail if a sum moves by more than `most` times what a unit may; also if none moves, for then nothing is seen."""
+        """Fail if a sum moves by more than `most` times what a unit may; also if none moves: nothing was seen."""
         found = self.distances(neighbour)
         assert np.all(found <= most * (1 + ROUNDING)), f"a sum moves by {found.max():.4g} times what its noise hides"
         assert np.any(found > 0), "nothing moves: the unit that is gone was not there"
