@@ -1090,8 +1090,7 @@ class _Spread:
     test: "Table | None" = None
 
     def part(self, site: int) -> "Table":
-        own = self.parts[site]
-        return replace(self.table, features=self.table.features[own], target=self.table.target[own])
+        return self.table.rows(self.parts[site])
 
 
 def _spread_dataset(data: DataEntry) -> _Spread:
@@ -1107,11 +1106,11 @@ def _spread_dataset(data: DataEntry) -> _Spread:
 def _spread_file(
     path: Path, data: DataEntry, target: str, link: str, columns: Sequence[str] | None, facts: "Facts"
 ) -> _Spread:
-    from tacit.data.tables import read_frame
+    from tacit.data.tables import digests_of, read_frame
 
     by = {} if data.by is None else {data.by: ()}
     frame = read_frame(path, facts.listed(target) | by, "file")
-    groups = None
+    groups, digests = None, digests_of(frame)
     if data.by is not None:
         if data.by not in frame.columns:
             raise ValueError(f"by={data.by!r} is not a column; expected one of the file's")
@@ -1119,7 +1118,7 @@ def _spread_file(
             raise ValueError(f"by={data.by!r} has missing values; expected a site for each record")
         groups = frame[data.by].astype(str).to_numpy(object).astype(str)
         frame = frame.drop(columns=data.by)
-    table = _encoded(frame, target, link, columns, facts)
+    table = replace(_encoded(frame, target, link, columns, facts), digests=digests)  # of whole rows of the file
     return _Spread(table, *_spread(data, table, groups))
 
 
@@ -1241,5 +1240,5 @@ def _tasks(path: Path, entry: TaskEntry, place: int) -> "list[Simulated]":
     if not is_test.any():
         raise ValueError(f"file={entry.file} has {len(table.target)} records; expected at least 5")
     tests = table.features[is_test], np.asarray(table.target, float)[is_test]
-    train = replace(table, features=table.features[~is_test], target=table.target[~is_test])
+    train = table.rows(~is_test)
     return [Simulated(train, *tests, np.full(len(table.names) + 1, np.nan))]

@@ -13,6 +13,7 @@ The folder `state` beside the data:
 | `study-*/*.store`        | the factor and the last answer of each phase, from which a round is answered again   |
 | `study-*/scaling.tree`   | the scales of columns that this study uses; they stay                                |
 | `identity`               | the key by which the site signs in secure sums                                       |
+| `held-out.key`           | the secret by which records are held out of studies                                  |
 | `audit.jsonl`            | a line for every message answered, each with the hash of the one before; older ones  |
 |                          | are in `audit-0001.jsonl` and so on                                                  |
 """
@@ -36,6 +37,7 @@ import numpy as np
 
 from tacit.config import SiteFile, Unfit
 from tacit.federated.assembly import MASK, Delegate, new_identity, public_identity
+from tacit.federated.held_out import kept, kept_secret, seeded_secret
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
 from tacit.federated.site import NO_ROOM, SEEDED, Site, Trace, _write, check_complete, trace_of
 from tacit.network.agreement import Agreement, form_of
@@ -132,9 +134,12 @@ class Station:
         self._check_budget()
         self.file.check()  # as a whole: which columns a study asks for must not tell which of them fit
         records = self.file.table(agreement.columns, agreement.target, self.plan.link)
-        self.setup = agreement.setup(outline, self.name, records)
         seed = self.file.settings.insecure_seed
         self.key = secure_key() if seed is None else insecure_key(seed)
+        self.setup = agreement.setup(outline, self.name, records)
+        if self.plan.evaluation:
+            secret = kept_secret(self.file.state_folder) if seed is None else seeded_secret(seed)
+            self.setup = self.setup.splitting({self.name: secret})
         charged = {entry.study for entry in self.ledger.entries()}
         for phase in PHASES:  # that were begun before: their last rounds are to be told
             if (self.folder / f"{phase}.store").exists() or (
@@ -395,18 +400,9 @@ def _opened(content: Any) -> tuple[Any, Any]:
 
 def identity_of(state: Path) -> bytes:
     """The key by which a site signs in secure sums, made when it is first asked for. It stays in the state folder."""
-    place = state / "identity"
-    if not place.exists():
+    if not state.exists():
         _make_folder(state)
-        fresh = state / f"identity.{os.getpid()}"
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(new_identity())
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its key is the site's
-            os.link(fresh, place)
-        fresh.unlink()
-    return place.read_bytes()
+    return kept(state / "identity", new_identity)
 
 
 # --- Durable files ------------------------------------------------------------------------------------------------
