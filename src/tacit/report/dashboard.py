@@ -212,8 +212,9 @@ class Board:
         self._write(changes, self._lines(sites))
 
     def _site(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {part: row.get(part) for part in ("name", "state", "updates", "spent", "ledger_spent", "budget")}
-        return kept | {"reason": (row.get("reason") or "")[:MOST_LETTERS], "epsilon": _finite(row.get("epsilon"))}
+        kept = {part: row.get(part) for part in ("name", "state", "updates")}
+        kept |= {part: _finite(row.get(part)) for part in ("spent", "epsilon", "ledger_spent", "budget")}
+        return kept | {"reason": (row.get("reason") or "")[:MOST_LETTERS]}
 
     def _lines(self, sites: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """A line for every site that went, came or refused since it was last shown."""
