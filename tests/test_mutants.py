@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +38,12 @@ from jax import Array
 from scipy import stats
 
 import tacit
+from tacit import auditing
 from tacit.auditing import Subject
+from tacit.data import tables
 from tacit.engines.nvflare import Answerer, refuses
 from tacit.families import FullGaussian, register
-from tacit.federated import secure_sum
+from tacit.federated import secure_sum, tied
 from tacit.federated.assembly import Delegate, Trust, public_identity
 from tacit.federated.messages import Broadcast, Refusal, Update
 from tacit.federated.site import Site
@@ -59,6 +62,7 @@ from tacit.privacy.released import Level, Released, price, repeat
 from tacit.privacy.sampling import PoissonSampler
 from tacit.privacy.shared import SharedGaussian, contributed, integers
 from tacit.solvers import conjugate
+from tacit.study import Setup
 
 pytestmark = pytest.mark.xdist_group("mutants")  # in one process: the table is made of what the other tests found
 ALARM = 1e-5  # of each statistical check on sound code
@@ -86,6 +90,7 @@ class World:
     shared: type = SharedGaussian
     delegate: type = Delegate
     contributed: Callable[..., Any] = contributed
+    patches: tuple[tuple[Any, str, Any], ...] = ()  # (where, name, code) of what is not handed over
 
 
 SOUND = World()
@@ -194,6 +199,26 @@ def broken_share(method: str, *changes: tuple[str, str]) -> World:
 @planting
 def broken_delegate(method: str, *changes: tuple[str, str]) -> World:
     return World(delegate=subclass(Delegate, method, *changes))
+
+
+@planting
+def patched(*patches: tuple[Any, str, Any]) -> World:
+    return World(patches=patches)
+
+
+@planting
+def rewritten_in(*changes: tuple[Any, ...]) -> World:
+    """Each change: a class or a module, the name of a function there, and the pieces of its source to replace."""
+    made = ((home, name, rewritten(getattr(home, name), *pieces)) for home, name, *pieces in changes)
+    return World(patches=tuple(made))
+
+
+@contextlib.contextmanager
+def planted(world: World) -> Any:
+    with contextlib.ExitStack() as stack:
+        for patch in world.patches:
+            stack.enter_context(mock.patch.object(*patch))
+        yield
 
 
 @functools.cache
@@ -418,6 +443,39 @@ def rounds_have_noise_of_their_own(world: World) -> None:
     assert np.all(np.abs(apart) < 5 / np.sqrt(DRAWS))
 
 
+# --- Checks that begin at a file ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def front_of(kind: str) -> Any:
+    """(the module, a front's files, the folder they are in, which is there as long as this is)."""
+    module, folder = _loaded("test_neighbours.py"), tempfile.TemporaryDirectory()
+    if kind == "fit":
+        files = module.Files(Path(folder.name), module.fits(bounds=True))
+    else:
+        files = module.Files(Path(folder.name), module.studied(rounds=1, evaluation=0.2), sites=module.SITES)
+    return module, files, folder
+
+
+def a_row_less(kind: str) -> Callable[[World], None]:
+    """A row less in the file moves each sum by at most its clip: the first row, the last, and one unlike all others."""
+
+    def check(world: World) -> None:
+        module, files, _ = front_of(kind)
+        with planted(world):
+            files.forget()
+            for place in (0, module.ODD, module.ROWS - 1):
+                files.listened("random").check(files.without("random", {place}))
+
+    return check
+
+
+def a_site_less(world: World) -> None:
+    module = _loaded("test_neighbours.py")
+    with planted(world), tempfile.TemporaryDirectory() as folder:
+        module.test_a_site_less_leaves_what_all_others_add_as_it_is(Path(folder))
+
+
 # --- Checks that are tests of this suite -------------------------------------------------------------------------
 
 
@@ -596,6 +654,9 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "test_every_message_again_has_the_same_answer_and_another_one_none",
         "test_a_sum_is_charged_before_it_is_read",
     ),
+    "file, fit": a_row_less("fit"),
+    "file, study": a_row_less("study"),
+    "site": a_site_less,
 }
 
 # By the part that a mutant breaks: the checks that could notice, and cost little more than one.
@@ -619,6 +680,9 @@ TRIED: dict[str, tuple[str, ...]] = {
     "secure sum": ("masks", "roster", "opened"),
     "share": ("shares", "worth"),
     "delegate": ("sums",),
+    "table": ("file, fit",),
+    "split": ("file, study",),
+    "place": ("site",),
 }
 
 
@@ -1067,6 +1131,19 @@ class Mutant:
         return self.attack is not None
 
 
+def by_deleting_a_row(world: World) -> Verdict:
+    """A study on its own files, with a row and without it."""
+    with planted(world), tempfile.TemporaryDirectory() as folder:
+        study = _loaded("test_auditing.py").in_order(Path(folder), evaluation=0.2)
+        found = auditing.of_row(study, "north", 0).audit(400, seed=1, confidence=CONFIDENCE)
+    return found.claimed_epsilon, found.best.epsilon
+
+
+def by_place(self: Setup, member: Any) -> np.ndarray:
+    """Every fifth row of the file is held out, as it was once."""
+    return (np.arange(len(member.table.target)) % 5 == 4) & bool(self.plan.evaluation)
+
+
 class ClipAfterNoise(SubsampledGaussian):
     """The sum of what is finite, noised, and then clipped as one."""
 
@@ -1240,6 +1317,20 @@ TWISTER = (
     f"np.random.RandomState(int.from_bytes(seed) % {SHORT}).bytes(8 * size)",
 )
 SENT = ("return self._refuse(broadcast, str(error) if self.tells_spent else NO_BUDGET)", "pass")
+
+SPLITS = "attacked above: records cross from one side to the other, as by place"
+READ_OFF = "an audit begins with a table, and these with the file"
+KNOWN = "kind = _kind(name, facts)"
+SEEN = (
+    'kind = kind and (kind if "categories" not in kind else '
+    '{**kind, "categories": [one for one in kind["categories"] if one in set(frame[name])]})'
+)
+REACHED = (
+    'kind = kind and (kind if "bounds" not in kind else '
+    '{**kind, "bounds": [float(frame[name].min()), float(frame[name].max())]})'
+)
+# What a value is, with the type of its column.
+TYPED = ("found.append(_cell(value))", 'found.append(_cell(f"{column.dtype} {value}"))')
 
 MUTANTS: list[Mutant] = [
     # The noise.
@@ -1602,6 +1693,62 @@ MUTANTS: list[Mutant] = [
             ("if self._latest is None or self._latest[1].done():", "if True:"),
         ),
         unseen="its site answers the second from the store: it costs time",
+    ),
+    # What is upstream of a sum.
+    Mutant("held out by place", "split", patched((Setup, "_held_out", by_place)), by_deleting_a_row),
+    Mutant(
+        "held out under a secret made of the number of records",
+        "split",
+        rewritten_in(
+            (
+                Setup,
+                "_held_out",
+                ("self._secrets.get(member.name, PUBLIC)", "str(len(member.table.target)).encode()"),
+            )
+        ),
+        by_deleting_a_row,
+    ),
+    Mutant(
+        "a record is what pandas makes of its columns",
+        "split",
+        rewritten_in((tables, "_cells", ('    if column.dtype.kind in "iuf":', "    if False:"), TYPED)),
+        unseen=SPLITS,
+    ),
+    Mutant(
+        "a site draws by its place",
+        "place",
+        rewritten_in(
+            (
+                Access,
+                "whole",
+                ("records=together", "records=(together, jnp.arange(len(self.present))[:, None])"),
+            ),
+            (
+                tied,
+                "_update",
+                ("records, filled = site", "(records, filled), number = site"),
+                ("0 * jnp.sum(filled, dtype=jnp.int32)", "number"),
+            ),
+        ),
+        unseen="a row of a site is no unit there, and made-up sites do not move up",
+    ),
+    Mutant(
+        "slots that follow the number of records",
+        "table",
+        rewritten_in((tacit, "fit", ("capacity=slots", "capacity=None"))),
+        unseen="the audit of a fit has as many slots in both worlds",
+    ),
+    Mutant(
+        "categories read off the data",
+        "table",
+        rewritten_in((tables, "_kinds", (KNOWN, f"{KNOWN}; {SEEN}"))),
+        unseen=READ_OFF,
+    ),
+    Mutant(
+        "bounds read off the data",
+        "table",
+        rewritten_in((tables, "_kinds", (KNOWN, f"{KNOWN}; {REACHED}"))),
+        unseen=READ_OFF,
     ),
     # Secure sums.
     Mutant("masks by a twister with a short seed", "secure sum", broken_sums(TWISTER), Coordinating(by_guessing)),

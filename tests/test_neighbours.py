@@ -37,25 +37,31 @@ from tacit.solvers import VI
 from tacit.study import Setup, federate
 
 pytestmark = pytest.mark.xdist_group("neighbours")  # in one process: fronts are compiled once
-ROWS, SEED = 24, 1
+ROWS, SEED, ODD = 24, 1, 10
 ORDERS = ("random", "sorted", "copies")
 counted = itertools.count()
 
 
 def frame(seed: int, order: str = "random") -> pd.DataFrame:
-    """Records with a target for each model. copies: every third record is the first one again."""
+    """Records with a target for each model. copies: every third record is the first one again.
+
+    Record `ODD` alone has a fraction in "code", a category "z" in "b" and the largest number in "a": without it, pandas
+    takes a column for another, and what is read off the data is something else.
+    """
     rng = np.random.default_rng(seed)
     found = pd.DataFrame(
         {
-            "a": rng.uniform(0, 10, ROWS).round(3),
+            "a": rng.uniform(0, 9.5, ROWS).round(3),
             "b": rng.choice(["x", "y"], ROWS),
             "who": rng.integers(0, 9, ROWS),
             "two": rng.integers(0, 2, ROWS),
             "number": rng.normal(size=ROWS).round(3),
             "count": rng.poisson(2, ROWS),
             "class": rng.choice(["p", "q", "r"], ROWS),
+            "code": np.arange(ROWS, dtype=object),
         }
     )
+    found.loc[ODD, ["a", "b", "code"]] = [9.9, "z", 0.5]
     if order == "sorted":
         return found.sort_values(["two", "a"])
     if order == "copies":
@@ -86,6 +92,10 @@ class Files:
             self._listened[order] = listened(self.front, self.base(order))
         return self._listened[order]
 
+    def forget(self) -> None:
+        """Begin with a first run again, such as after the code was changed."""
+        self._listened.clear()
+
     def without(self, order: str, gone: set[int], site: int = 0) -> Path:
         """The file (of a site) without these rows, and the files of all others as they are."""
         to, base = self.folder / f"neighbour-{next(counted)}", self.base(order)
@@ -98,7 +108,7 @@ class Files:
 
 # --- One site ----------------------------------------------------------------------------------------------------
 
-CATEGORIES = {"b": ("x", "y")}
+CATEGORIES = {"b": ("x", "y", "z")}
 TARGETS = {"logistic": "two", "probit": "two", "linear": "number", "poisson": "count", "softmax": "class"}
 PEOPLE = 9
 
@@ -191,6 +201,7 @@ PLACES = st.integers(0, ROWS - 1)
 @given(order=st.sampled_from(ORDERS), place=PLACES)
 @example(order="sorted", place=0)
 @example(order="random", place=ROWS - 1)
+@example(order="random", place=ODD)
 @example(order="copies", place=0)
 def test_a_row_less_moves_every_sum_of_a_fit_by_at_most_its_clip(fronts, name, order, place):
     files = fronts(name)
@@ -220,7 +231,7 @@ columns = ["a", "b"]
 a = [0, 10]
 number = [-5, 5]
 [facts.categories]
-b = ["x", "y"]
+b = ["x", "y", "z"]
 """
 
 
@@ -283,7 +294,7 @@ EVERY_STUDY = STUDIES | SLOW_STUDIES
 @settings(max_examples=2)
 @given(order=st.sampled_from(ORDERS), place=PLACES, site=st.integers(0, SITES - 1))
 @example(order="sorted", place=0, site=0)
-@example(order="sorted", place=ROWS - 1, site=2)
+@example(order="random", place=ODD, site=2)
 @example(order="copies", place=0, site=1)
 def test_a_row_less_moves_every_sum_of_a_study_by_at_most_its_clip(fronts, name, order, place, site):
     files = fronts(name)
@@ -368,29 +379,36 @@ def test_a_site_less_moves_every_sum_by_at_most_its_clip(tmp_path, name):
 DRAWING = VI(2, optax.sgd(0.01), path="aligned")  # θ is drawn, and all records of a site see the draw
 
 
-def drawn(given: tuple[Path, int | None]) -> Any:
-    """Tied factors of sites whose local solver draws: one release of the first round."""
-    folder, gone = given
-    tables = []
-    for site in range(SITES):
+def drawn(given: tuple[Path, set[int]]) -> Any:
+    """Tied factors of sites whose local solver draws: one release of the first round. given: which sites there are."""
+    folder, there = given
+    found = []
+    for site in sorted(there):
         read = read_frame(folder / f"s{site}.csv")
         x = np.column_stack([np.ones(len(read)), read["a"].to_numpy() / 10]).astype(np.float32)
-        if site != gone:
-            tables.append((x, read["two"].to_numpy(np.float32)))
+        found.append((x, read["two"].to_numpy(np.float32)))
     model = LogisticRegression(DiagonalGaussian.standard(2))
     algorithm = PVI(model.prior, model, (Whole(DRAWING),), damping=(0.5,))
-    access = of_sites(tables, Heard(1.0, 1.0), records=ROWS, capacity=SITES)
+    access = of_sites(found, Heard(1.0, 1.0), records=ROWS, capacity=SITES)
     release = algorithm.site_step(tacit.insecure_key(2), algorithm.site_init(), algorithm.prior, access, 0)
     jax.block_until_ready(release.value)
     return release.event
 
 
-def test_a_site_less_leaves_the_draws_of_all_others_as_they_are(tmp_path):
+def test_a_site_less_leaves_what_all_others_add_as_it_is(tmp_path):
+    """A sum moves by what the site that is gone adds by itself, to a millionth of the clip: others draw as before."""
     for site in range(SITES):
         write(tmp_path / f"s{site}.csv", frame(site))
-    first = listened(drawn, (tmp_path, None))
-    for site in range(SITES):
-        first.check((tmp_path, site))
+    everybody = set(range(SITES))
+    first = listened(drawn, (tmp_path, everybody))
+    ((kind, whole, _),) = first.tape.first
+    for site in everybody:
+        first.check((tmp_path, everybody - {site}))
+        ((_, rest, _),) = first.tape.now
+        first.distances((tmp_path, {site}))
+        ((_, alone, _),) = first.tape.now
+        assert np.linalg.norm(alone) > 1e-3 * kind.most
+        assert np.linalg.norm(whole - rest - alone) < 1e-6 * kind.most
 
 
 # --- What the harness leaves out ---------------------------------------------------------------------------------

@@ -437,6 +437,7 @@ class Setup:
             "curvature": self.typical**2 * math.sqrt(most),
             "early": clip,
             "gradients": clip,
+            # Of a site's held-out records, as many as there are on average; of more, the sum is scaled down as one.
             "evaluation": EVALUATION_CLIP * math.ceil(most / HELD_OUT),
         }
         if plan.unit == "site":  # a site's update is clipped as it is, a record's relative to the model's units

@@ -743,6 +743,26 @@ def test_scores_are_released_once(clinics: Any) -> None:
     assert station.refusal == ""
 
 
+def test_records_are_held_out_by_a_secret_of_the_site_that_stays(clinics: Any) -> None:
+    """Made where a study asks for scores and the noise is not seeded; a station that begins again splits alike."""
+    clinics.study = clinics.read(evaluation=0.1)
+    clinics.set("north", insecure_seed=None)
+    key = clinics.state("north") / "held-out.key"
+    found = []
+    for _ in range(2):
+        setup = clinics.open("north").setup
+        found.append(np.asarray(setup.access("evaluation", 0, setup.public_scaling()).present))
+    np.testing.assert_array_equal(*found)
+    assert len(key.read_bytes()) == 32
+    assert key.stat().st_mode & 0o777 == 0o600
+    clinics.stations["north"].close()
+    key.unlink()
+    setup = clinics.open("north").setup
+    assert np.any(np.asarray(setup.access("evaluation", 0, setup.public_scaling()).present) != found[0])
+    clinics.open("south")
+    assert not (clinics.state("south") / "held-out.key").exists(), "a seed is a secret's place"
+
+
 def test_a_refusal_for_want_of_budget_tells_what_is_spent_only_where_that_is_shared(clinics: Any) -> None:
     for spent in (True, False):
         clinics.set(NORTH, spent=spent)
