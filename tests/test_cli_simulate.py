@@ -281,30 +281,42 @@ def test_a_folder_with_another_study_is_refused_and_nothing_is_charged(
 # --- Budgets -----------------------------------------------------------------------------------------------------
 
 
-def test_a_site_whose_own_ledger_has_little_left_refuses_and_the_others_go_on(
+def test_a_study_is_not_begun_where_a_site_cannot_pay_for_it_unless_fewer_sites_are_enough(
     run: Run, folder: Path, tmp_path: Path
 ) -> None:
     ledger = Ledger.create(folder / "west.ledger", data_set="west", epsilon=3.0, delta=DELTA)
     ledger.charge(Gaussian(6.0), study="an earlier one", round=0)
     (folder / "little.toml").write_text(STUDY + 'ledger = "west.ledger"\n')  # no test set either
-    code, out, error = run("simulate", folder / "little.toml", "--out", tmp_path, *SEED)
-    assert (code, error) == (0, "")
+    command = ("simulate", folder / "little.toml", "--out", tmp_path, *SEED)
+    code, out, error = run(*command)
+    assert (code, out) == (2, "")
+    assert error.startswith("tacit: 2 of 3 sites accept the study and at least 3 must, so nothing was charged (west: ")
+    assert error.count("\n") == 1
+    assert set(counts(tmp_path).values()) == {0}
+    assert len(ledger.entries()) == 1
+    code, out, error = run(*command, "--at-least", 2)
+    assert code == 0
+    reason = "what is left of this site's budget does not pay for the study (epsilon=3 would be passed by "
+    assert error.startswith(f"tacit: 2 of 3 sites take part (west does not: {reason}")
     words = " ".join(out.split())
-    assert "west refused: epsilon=3.0 would be passed by this update" in words
-    assert "count all studies; this one may spend: west ε = 4." in words
+    assert "2 of 3 sites are in the result" in words
+    assert f"west refused: {reason}" in words
+    assert f"count all studies; with this one: west ε = {rounded_up(ledger.spent())} of 3." in words
     assert "test set" not in words
     found = result_of(tmp_path)
     rows = {row["name"]: row for row in found["sites"]}
-    assert rows["west"]["refused"].startswith("epsilon=3.0 would be passed by this update")
-    assert 1 <= rows["west"]["updates"] < ROUNDS
-    assert (rows["west"]["budget"], rows["west"]["epsilon"]) == (3, 4)
-    assert rows["west"]["spent"] == ledger.spent() <= 3
-    assert len(ledger.entries()) == 2 + rows["west"]["updates"]
+    assert rows["west"]["refused"].startswith(reason)
+    assert (rows["west"]["updates"], rows["west"]["spent"], rows["west"]["is_present"]) == (0, 0, False)
+    assert (rows["west"]["epsilon"], rows["west"]["ledger_spent"], rows["west"]["budget"]) == (4, ledger.spent(), 3)
+    assert len(ledger.entries()) == 1
     assert [(rows[name]["updates"], rows[name]["refused"]) for name in ("north", "south")] == [(ROUNDS, None)] * 2
     assert found["scores"] is None
     assert "curve.png" not in found["files"]
     assert rows["west"]["refused"] in unescape((tmp_path / "report.html").read_text())
     assert not (tmp_path / "sites" / "west" / "ledger.sqlite").exists()
+    text = (tmp_path / "statement.txt").read_text()
+    assert "west\n----\nwest took no part in this study and released nothing.\n" in text
+    assert text.count("What was released") == 2
 
 
 # --- On the screen -----------------------------------------------------------------------------------------------
@@ -384,15 +396,18 @@ def test_a_coordinator_that_is_trusted_has_one_ledger_for_whole_sites(run: Run, 
 
 
 def test_a_coordinators_own_ledger_counts_all_studies_of_its_sites(run: Run, folder: Path, tmp_path: Path) -> None:
-    own = Ledger.create(folder / "own.ledger", data_set="clinics", epsilon=4.5, delta=DELTA, unit="site")
-    spent = []
-    for name in ("first", "second"):
+    own = Ledger.create(folder / "own.ledger", data_set="clinics", epsilon=7.0, delta=DELTA, unit="site")
+    spent, codes = [], []
+    for name in ("first", "second", "third"):
         text = 'ledger = "own.ledger"\n' + POOLED.replace('"clinics"', f'"{name}"')
         (folder / "shared.toml").write_text(text)
-        assert run("simulate", str(folder / "shared.toml"), "--out", str(tmp_path / name), *SEED)[0] == 0
+        codes.append(run("simulate", str(folder / "shared.toml"), "--out", str(tmp_path / name), *SEED)[0])
         spent.append(own.spent())
-    assert 0.9 * 4 < spent[0] < spent[1] <= 4.5
-    assert result_of(tmp_path / "second")["sites"][0]["refused"]
+    assert codes == [0, 0, 2], "the third could not be paid for to its end, so it is not begun"
+    assert 0.9 * 4 < spent[0] < spent[1] == spent[2] <= 7.0
+    (row,) = result_of(tmp_path / "second")["sites"]
+    assert row["spent"] == pytest.approx(spent[0])
+    assert (row["ledger_spent"], row["budget"]) == (spent[1], 7.0)
     assert "also those of other studies" in (tmp_path / "second" / "statement.txt").read_text()
 
 
@@ -545,9 +560,11 @@ def test_a_study_can_be_watched_from_the_first_round_to_the_last_and_comes_out_t
         "finished",
         f"Finished: report.html is in {tmp_path / 'seen'}",
     )
-    assert {row["name"]: (row["spent"], row["budget"]) for row in states[-1]["sites"]} == {
-        row["name"]: (row["spent"], row["budget"]) for row in unseen["sites"]
-    }
+    parts = ("name", "epsilon", "spent", "ledger_spent", "budget")
+    shown_of, left_of = (
+        [{part: row[part] for part in parts} for row in one] for one in (states[-1]["sites"], unseen["sites"])
+    )
+    assert shown_of == left_of
     assert states[-1]["seeded"]
     text = json.dumps(states)
     for name in BUDGETS:  # not even how many there are

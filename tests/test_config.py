@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import pandas as pd
 import pytest
 from tests.data.uci import UCI, needs_heart
 
-from tacit.config import Settings, SiteFile, SiteSettings, Study, Unfit, example_site, read_site, read_study
+from tacit.config import Limits, Settings, SiteFile, SiteSettings, Study, Unfit, example_site, read_site, read_study
 from tacit.data.datasets import abalone
 from tacit.data.tables import Table
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
-from tacit.study import _capacities
+from tacit.study import Setup, _capacities
 
 ROOT = Path(__file__).parent.parent
 SECRET = "s3cret"
@@ -226,6 +227,69 @@ def test_sites_have_their_own_files_and_budgets_and_the_test_set_is_encoded_like
     assert test.names == members[0].table.names == ("age", "sex=M")
     np.testing.assert_array_equal(members[0].table.features[:, 0], people(20, 0)["age"])
     np.testing.assert_array_equal(test.target, people(20, 2)["ill"] == "yes")
+
+
+@pytest.mark.parametrize("way", ["symbolic link", "hard link", "copy", "a link that leads out of the folder"])
+def test_two_sites_whose_files_are_one_are_refused(read: Read, tmp_path: Path, way: str) -> None:
+    """A record at two sites is protected by neither's budget alone."""
+    south, north = tmp_path / "south.csv", tmp_path / "north.csv"
+    south.unlink()
+    if way == "copy":
+        shutil.copy(north, south)
+    elif way == "hard link":
+        south.hardlink_to(north)
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        target = tmp_path / "elsewhere" / "north.csv"
+        target.symlink_to(north)
+        south.symlink_to(north if way == "symbolic link" else target)
+    words = refusal(read, WHOLE, gather=True)
+    assert "site south: file='south.csv' holds the same records as that of site north, by a link or a copy" in words
+
+
+@pytest.mark.parametrize("way", ["link", "copy"])
+def test_two_sites_whose_ledgers_are_one_are_refused(read: Read, tmp_path: Path, way: str) -> None:
+    """A copy would forget what is charged to the other one."""
+    own = Ledger.create(tmp_path / "a.ledger", data_set="a", epsilon=1.0, delta=1e-5).path
+    if way == "link":
+        (tmp_path / "b.ledger").symlink_to(own)
+    else:
+        shutil.copy(own, tmp_path / "b.ledger")
+    north, south = SITES.split("[[site]]")[1:]
+    text = TOP + FACTS + f'[[site]]{north}ledger = "a.ledger"\n[[site]]{south}ledger = "b.ledger"\n'
+    assert "site south: its ledger is that of site north; expected each site's own" in refusal(read, text, gather=True)
+
+
+def test_a_delta_of_1_over_the_places_is_refused_unless_the_file_allows_it(read: Read) -> None:
+    placed = 'columns = ["age", "sex"]\n' + PLACED
+    text = placed.replace("delta = 1e-5", "delta = 0.05")
+    with pytest.raises(ValueError, match=r"north: delta=0\.05 for 20 records; .*allow_large_delta"):
+        Setup(read(text).plan, read(text).outline()[0], is_remote=True)
+    allowed = read("allow_large_delta = true\n" + text)
+    assert allowed.plan.allow_large_delta
+    assert Setup(allowed.plan, allowed.outline()[0], is_remote=True).remarks(0)
+    assert "allow_large_delta = true" in example_site(allowed, "north")
+    assert "allow_large_delta" not in example_site(read(placed), "north")
+
+
+def test_every_setting_of_a_plan_is_read_from_the_file(read: Read) -> None:
+    """None is forgotten on the way: what a file may say of a plan, the plan says."""
+    text = (
+        'rounds = 7\nschedule = "synchronous"\ndropout = 0.1\nstraggling = 0.2\nschedule_seed = 3\n'
+        'adjacency = "replace-one"\nprior_deviation = 2.0\nevaluation = 0.1\nallow_large_delta = true\n' + WHOLE
+    )
+    plan = read(text).plan
+    assert (plan.rounds, plan.dropout, plan.straggling, plan.seed, plan.adjacency) == (7, 0.1, 0.2, 3, "replace-one")
+    assert (plan.prior_deviation, plan.evaluation, plan.allow_large_delta) == (2.0, 0.1, True)
+
+
+def test_a_site_file_s_rule_is_one_that_is_proved() -> None:
+    limits: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "models": ["logistic"]}
+    assert Limits(**limits).own_rule == "renyi"
+    assert Limits(**limits, methods=["natural", "ep"]).own_rule == "gaussian"
+    assert Limits(**limits, methods=["natural"], rule="renyi").own_rule == "renyi"
+    with pytest.raises(ValueError, match="rule"):
+        Limits(**limits, rule="pld")
 
 
 def test_the_order_of_columns_is_that_of_the_first_file(read: Read, tmp_path: Path) -> None:

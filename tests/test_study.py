@@ -9,13 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from tacit import study
-from tacit.data.tables import Table
+from tacit.data.tables import Facts, Table, read_frame
 from tacit.engines.coordinator import WITHDRAWN, Progress
 from tacit.federated.messages import Broadcast, Update
-from tacit.privacy.events import Composed, Event
+from tacit.privacy.events import Composed, Event, Gaussian
+from tacit.privacy.ledger import Ledger
 from tacit.study import HUGE, LocalHost, Member, Plan, Setup, conduct, federate, name_of
 
 pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
@@ -334,7 +336,8 @@ def test_a_study_that_is_looked_at_is_the_same_to_the_bit_and_shows_what_was_rel
     assert last.posterior.summary() == found.posterior.summary()
     assert last.history == found.history
     assert last.sites == [
-        {**{part: row[part] for part in ("name", "epsilon", "updates", "spent")}, "state": "here", "reason": ""}
+        {part: row[part] for part in ("name", "epsilon", "updates", "spent", "ledger_spent", "budget")}
+        | {"state": "here", "reason": ""}
         for row in found.sites
     ]
     assert all(sight.seeded for sight in sights)
@@ -376,7 +379,7 @@ def mean_of(found: Any) -> np.ndarray:
 @pytest.mark.slow
 def test_a_study_of_secure_sums_is_one_of_all_records_together_with_the_noise_of_one(tmp_path):
     """At a large ε it is that of one site with all records, but for the noise; each site pays for all."""
-    rich = [replace(member, epsilon=10.0, table=table(3000, seed=m)) for m, member in enumerate(members(4))]
+    rich = [replace(member, epsilon=10.0, delta=1e-5, table=table(3000, seed=m)) for m, member in enumerate(members(4))]
     found = federate(replace(SECURE, rounds=8), rich, out=tmp_path / "all", insecure_seed=1)
     together = replace(rich[0], table=_joined([member.table for member in rich]))
     alone = federate(Plan("logistic", rounds=8), [together], insecure_seed=1)
@@ -508,3 +511,330 @@ def test_sums_that_protect_nobody_are_refused():
 def test_when_too_few_are_left_no_posterior_is_made(tmp_path):
     with pytest.raises(ValueError, match=r"no sum was made|sums of two rounds in a row were lost"):
         federate(replace(SECURE, dropout=0.99), members(), out=tmp_path, insecure_seed=1)
+
+
+# --- Ledgers that cannot be lost, forgotten or bypassed ------------------------------------------------------------
+
+
+def stopped(folder: Path, plan: Plan, sites: list[Member], rounds: int = 2) -> None:
+    """A study that was stopped after some rounds of inference."""
+
+    def cut(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
+        if (phase, done) == ("inference", rounds):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(plan, sites, out=folder, insecure_seed=1, observe=cut)
+
+
+def ledger_paths(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("ledger.sqlite"))
+
+
+KINDS: dict[str, Plan] = {
+    "each its own": PLAN,
+    "secure sums": SECURE,
+    "trusted coordinator": Plan("logistic", rounds=ROUNDS, unit="site"),
+}
+TRACES = {
+    "store": ["*.progress", "history.json"],
+    "progress": ["sites/*/*.store", "coordinator/*.store", "history.json"],
+    "history": ["*.progress", "sites/*/*.store", "coordinator/*.store", "*.store"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", ["deleted", "older", "anew"])
+def test_a_ledger_that_forgot_an_answered_round_is_refused_before_anything_is_charged(tmp_path, kind, damage):
+    """One site's of several, in one process too. What it had spent would else be spent again."""
+    plan, sites = KINDS[kind], members(places=PLACES)
+    stopped(tmp_path, plan, sites, 1)
+    path = ledger_paths(tmp_path)[-1]
+    older = path.read_bytes()
+    (tmp_path / "copy").write_bytes(older)
+    stopped(tmp_path, plan, sites, 2)
+    if damage == "older":
+        path.write_bytes(older)
+    else:
+        path.unlink()
+    if damage == "anew":
+        study.Ledger.create(path, data_set="a", epsilon=4.0, delta=1e-4, unit=plan.unit)
+    before = {one: one.read_bytes() for one in ledger_paths(tmp_path)}
+    words = "is gone and had" if damage == "deleted" else "does not have round"
+    with pytest.raises(ValueError, match=f"ledger=.*{words}.*answered by .*; .*go back to a"):
+        federate(plan, sites, out=tmp_path, insecure_seed=1)
+    assert {one: one.read_bytes() for one in ledger_paths(tmp_path)} == before, "none was made, none was charged"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left", TRACES)
+def test_any_file_that_says_a_round_was_answered_is_enough_to_notice(tmp_path, kind, left):
+    plan, sites = KINDS[kind], members(places=PLACES)
+    stopped(tmp_path, plan, sites)
+    for pattern in TRACES[left]:
+        for path in tmp_path.glob(pattern):
+            path.unlink()
+    ledger_paths(tmp_path)[0].unlink()
+    with pytest.raises(ValueError, match="is gone"):
+        federate(plan, sites, out=tmp_path, insecure_seed=1)
+    assert len(ledger_paths(tmp_path)) == (0 if kind == "trusted coordinator" else 2)
+
+
+def own_ledger(folder: Path, name: str = "own", epsilon: float = 50.0, **more: Any) -> Path:
+    path = folder / f"{name}.ledger"
+    study.Ledger.create(path, data_set=name, **({"epsilon": epsilon, "delta": 1e-4} | more))
+    return path
+
+
+def test_a_study_takes_no_more_of_a_ledger_than_its_own_budget(tmp_path):
+    """By the published form too, which goes on until it is refused, however much is left in the ledger."""
+    plan = Plan("logistic", rounds=12, method="vi", steps=5, noise_multiplier=1.5, sampling_rate=0.5)
+    own = [replace(m, ledger=own_ledger(tmp_path, m.name), epsilon=6.0) for m in members(places=PLACES)]
+    found = federate(plan, own, out=tmp_path / "out", insecure_seed=1)
+    for member, row in zip(own, found.sites, strict=True):
+        ledger = study.Ledger.open(str(member.ledger))
+        assert 0 < row["updates"] < 12
+        assert row["spent"] == ledger.spent() <= 6.0 * (1 + 1e-9)
+        assert "epsilon=6 of this study is spent" in row["refused"]
+        assert (row["ledger_spent"], row["budget"]) == (ledger.spent(), 50.0)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "ep", "sep"])
+def test_every_kind_of_study_charges_through_its_allowance(tmp_path, monkeypatch, kind):
+    """A ledger with room for ten times as much; each charge is asked for at the study's own ε."""
+    plan = KINDS.get(kind) or Plan("logistic", rounds=ROUNDS, method=kind)  # type: ignore[arg-type]
+    paths = [own_ledger(tmp_path, str(j), unit=plan.unit) for j in range(3)]
+    sites = [replace(m, ledger=paths[0] if plan.is_pooled else paths[j]) for j, m in enumerate(members(places=PLACES))]
+    asked: list[float] = []
+    charge = study.Allowance.charge
+
+    def watched(self: Any, *given: Any, **more: Any) -> Any:
+        asked.append(self.epsilon)
+        return charge(self, *given, **more)
+
+    monkeypatch.setattr(study.Allowance, "charge", watched)
+    federate(plan, sites, out=tmp_path / "out", insecure_seed=1)
+    ledgers = {path: len(study.Ledger.open(path).entries()) for path in paths}
+    assert len(asked) == sum(ledgers.values()) > 0
+    assert set(asked) == {4.0}
+
+
+def test_a_ledger_of_another_delta_is_refused(tmp_path):
+    own = [replace(m, ledger=own_ledger(tmp_path, m.name, delta=1e-3)) for m in members()]
+    with pytest.raises(ValueError, match=r"delta=0\.0001 of site-0, and 0\.001 in its ledger"):
+        federate(PLAN, own, out=tmp_path / "out")
+
+
+def test_two_sites_have_no_ledger_in_common(tmp_path):
+    """A ledger takes each round of a study once: the second site would be told that its rounds were lost."""
+    path = own_ledger(tmp_path)
+    (tmp_path / "link").symlink_to(path)
+    sites = [replace(m, ledger=path) for m in members(2)]
+    for other in (path, tmp_path / "link", tmp_path / "." / "own.ledger"):
+        with pytest.raises(ValueError, match="site-0 and site-1 have one ledger"):
+            Setup(PLAN, [sites[0], replace(sites[1], ledger=other)])
+    Setup(Plan("logistic", rounds=ROUNDS, unit="site"), sites)
+
+
+# --- What is said of other studies ---------------------------------------------------------------------------------
+
+
+def test_other_studies_are_said_to_be_counted_only_where_a_ledger_was_given(tmp_path):
+    plan = Plan("logistic", rounds=2)
+    given = [replace(m, ledger=own_ledger(tmp_path, m.name)) for m in members()]
+    found = {
+        "nowhere": federate(plan, members(), insecure_seed=1),
+        "its own": federate(plan, members(), out=tmp_path / "own", insecure_seed=1),
+        "given": federate(plan, given, out=tmp_path / "given", insecure_seed=1),
+        "none": federate(plan, [replace(m, epsilon=math.inf) for m in members()], insecure_seed=1),
+    }
+    for name, one in found.items():
+        for text in one.statements.values():
+            assert (study.COUNTED in text) == (name == "given"), name
+            assert (study.ALONE in text) == (name in ("nowhere", "its own")), name
+
+
+def test_what_a_study_spent_and_what_its_ledger_has_spent_are_two_numbers(tmp_path):
+    path = own_ledger(tmp_path)
+    study.Ledger.open(path).charge(Gaussian(2.0), study="an earlier one", round=0)
+    sites = [replace(members()[0], ledger=path), *members()[1:]]
+    sights: list[study.Sight] = []
+    found = federate(PLAN, sites, out=tmp_path / "out", insecure_seed=1, look=sights.append)
+    shared, alone = found.sites[:2]
+    ledger = study.Ledger.open(path)
+    assert 3.9 < shared["spent"] <= 4.0 < shared["ledger_spent"] == ledger.spent()
+    assert (shared["epsilon"], shared["budget"]) == (4.0, 50.0)
+    assert (alone["spent"], alone["epsilon"]) == (alone["ledger_spent"], alone["budget"])
+    seen = sights[-1].sites[0]
+    assert (seen["spent"], seen["ledger_spent"], seen["budget"]) == (shared["spent"], ledger.spent(), 50.0)
+    assert found.history[-1]["spent"]["site-0"] < 4.0
+
+
+# --- All are asked first -------------------------------------------------------------------------------------------
+
+
+def some_poor(folder: Path, *poor: int, plan: Plan = PLAN) -> list[Member]:
+    """Sites with ledgers of their own, of which some have too little left for the study."""
+    found = []
+    for j, member in enumerate(members(places=PLACES)):
+        path = own_ledger(folder, member.name, 4.5, unit=plan.unit)
+        if j in poor:
+            study.Ledger.open(path).charge(Gaussian(2.0, plan.unit), study="an earlier one", round=0)
+        found.append(replace(member, ledger=path))
+    return found
+
+
+def charges(sites: list[Member]) -> list[int]:
+    return [len(study.Ledger.open(str(member.ledger)).entries()) for member in sites]
+
+
+@pytest.mark.parametrize("plan", [PLAN, SECURE, replace(PLAN, schedule="asynchronous")], ids=["", "secure", "free"])
+def test_nothing_is_charged_at_any_site_where_too_few_can_pay(tmp_path, plan):
+    sites = some_poor(tmp_path, 1, plan=plan)
+    with pytest.raises(ValueError, match="2 of 3 sites accept the study and at least 3 must, so nothing was charged"):
+        federate(plan, sites, out=tmp_path / "out")
+    assert charges(sites) == [0, 1, 0]
+    assert not list((tmp_path / "out").glob("*.progress"))
+    if plan.secure_sum:
+        with pytest.raises(ValueError, match="at least 3 must"):  # with whom the trust numbers do not hold
+            federate(plan, sites, out=tmp_path / "out", at_least=2)
+
+
+def test_a_pooled_study_that_its_ledger_cannot_pay_for_is_not_begun(tmp_path):
+    plan = KINDS["trusted coordinator"]
+    path = own_ledger(tmp_path, "own", 4.5, unit="site")
+    study.Ledger.open(path).charge(Gaussian(2.0, "site"), study="an earlier one", round=0)
+    with pytest.raises(ValueError, match="0 of 3 sites accept"):
+        federate(plan, [replace(m, ledger=path) for m in members()], out=tmp_path / "out", at_least=1)
+
+
+def test_a_study_goes_on_with_those_who_accept_and_the_others_have_no_part_in_it(tmp_path):
+    sites, said = some_poor(tmp_path, 1), []
+    sights: list[study.Sight] = []
+    found = federate(
+        PLAN, sites, out=tmp_path / "out", at_least=2, insecure_seed=1, say=said.append, look=sights.append
+    )
+    assert charges(sites) == [2 + ROUNDS, 1, 2 + ROUNDS]
+    assert [row["updates"] for row in found.sites] == [ROUNDS, 0, ROUNDS]
+    assert [row["is_present"] for row in found.sites] == [True, False, True]
+    assert found.sites[1]["spent"] == 0
+    assert found.sites[1]["ledger_spent"] == study.Ledger.open(str(sites[1].ledger)).spent()
+    assert "does not pay for the study" in found.sites[1]["refused"]
+    assert [(seen.sites[1]["state"], seen.sites[1]["spent"]) for seen in sights] == [("left out", 0)] * len(sights)
+    (words,) = said
+    assert words.startswith("2 of 3 sites take part (site-1 does not: what is left of this site's budget")
+    assert found.statements["site-1"] == "site-1 took no part in this study and released nothing."
+    assert set(found.posterior.statement["sites"]) == {"site-0", "site-2"}
+    assert "site-1\n------\nsite-1 took no part" in found.posterior.statement_text
+    again = federate(PLAN, sites, out=tmp_path / "out", insecure_seed=1)
+    assert again.sites == found.sites, "a study that was begun is not asked for again"
+
+
+def test_a_site_that_could_not_pay_is_asked_again_by_nobody_when_a_study_goes_on(tmp_path):
+    sites = some_poor(tmp_path, 1)
+
+    def cut(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
+        if (phase, done) == ("inference", 1):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(PLAN, sites, out=tmp_path / "out", at_least=2, insecure_seed=1, observe=cut)
+    richer = [sites[0], replace(sites[1], ledger=own_ledger(tmp_path, "richer", 50.0)), sites[2]]
+    federate(PLAN, richer, out=tmp_path / "out", insecure_seed=1)
+    assert charges(richer) == [2 + ROUNDS, 0, 2 + ROUNDS]
+
+
+def test_the_published_form_is_not_begun_where_a_ledger_pays_for_no_update(tmp_path):
+    plan = Plan("logistic", rounds=2, method="vi", noise_multiplier=2.0)
+    sites = [replace(member, epsilon=0.01) for member in members()]
+    with pytest.raises(ValueError, match=r"0 of 3 sites accept.*epsilon=0\.01 of the study does not pay for it"):
+        federate(plan, sites, out=tmp_path)
+
+
+@pytest.mark.parametrize("at_least", [0, 4, -1])
+def test_at_least_is_a_number_of_sites(tmp_path, at_least):
+    with pytest.raises(ValueError, match=f"at_least={at_least}; expected a number of sites from 1 to 3"):
+        federate(PLAN, members(), out=tmp_path, at_least=at_least)
+
+
+# --- A large δ -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "delta"), [(PLAN, 1 / PLACES), (PLAN, 0.3), (replace(SECURE, rounds=2, unit="site"), 1 / 3)]
+)
+def test_a_delta_at_which_a_record_may_be_published_is_refused_or_shown(plan, delta):
+    """By public numbers alone: the places of a site, or how many sites there are."""
+    sites = [replace(member, delta=delta) for member in members(places=PLACES)]
+    what = "sites" if plan.unit == "site" else "records"
+    units = 3 if plan.unit == "site" else PLACES
+    with pytest.raises(ValueError, match=rf"site-0: delta={delta} for {units} {what}; .*allow_large_delta"):
+        Setup(plan, sites)
+    Setup(plan, [replace(member, delta=0.99 / units) for member in sites])
+    Setup(plan, [replace(member, epsilon=math.inf) for member in sites] if not plan.secure_sum else members())
+    assert Setup(replace(plan, allow_large_delta=True), sites).remarks(0)
+    assert not Setup(replace(plan, allow_large_delta=True), members()).remarks(0)
+
+
+def test_a_statement_shows_that_a_large_delta_was_allowed():
+    plan = Plan("logistic", rounds=2, allow_large_delta=True)
+    found = federate(plan, [replace(member, delta=0.1) for member in members()], insecure_seed=1)
+    assert all("(allow_large_delta): it allows that one of them is published" in t for t in found.statements.values())
+
+
+# --- Which records are held out ----------------------------------------------------------------------------------
+
+
+def held(setup: Setup, party: int = 0) -> list[bool]:
+    """Which records of a party are judged by, in the order of its table."""
+    access = setup.access("evaluation", party, setup.public_scaling())
+    count = len(setup.members[party].table.target)
+    return np.asarray(access.present)[:count, 0].tolist()
+
+
+def from_file(path: Path, columns: list[str]) -> Table:
+    facts = Facts({"a": (0, 10), "b": (0, 2)}, {}, None)
+    return Table.of_frame(read_frame(path), "y", "logistic", columns=columns, facts=facts)
+
+
+def test_studies_of_one_data_set_hold_out_the_same_records_whatever_columns_they_use(tmp_path):
+    """By the secret beside the ledger, which is made once, for its owner alone, and only where scores are paid for."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"a": rng.uniform(0, 10, 200), "b": rng.uniform(0, 2, 200), "y": rng.integers(0, 2, 200)})
+    frame.to_csv(tmp_path / "records.csv", index=False)
+    ledger = tmp_path / "data" / "ledger.sqlite"
+    ledger.parent.mkdir()
+    Ledger.create(ledger, data_set="site", epsilon=9.0, delta=1e-4, unit="record", adjacency="add-remove")
+    found = []
+    for name, columns, plan in (
+        ("plain", ["a"], Plan("logistic", rounds=1)),
+        ("one", ["a"], PLAN),
+        ("two", ["b"], PLAN),
+    ):
+        member = Member(name, from_file(tmp_path / "records.csv", columns), 4.0, 1e-4, ledger)
+        host = LocalHost(Setup(plan, [member]), tmp_path / name)
+        key = ledger.parent / "held-out.key"
+        assert key.exists() == bool(plan.evaluation)
+        assert not list((tmp_path / name).glob("**/held-out.key"))
+        if plan.evaluation:
+            found.append(held(host.setup))
+    assert found[0] == found[1]
+    assert 0 < sum(found[0]) < 200
+    own = LocalHost(Setup(PLAN, [replace(member, ledger=None)]), tmp_path / "own")
+    assert (tmp_path / "own" / "sites" / "two" / "held-out.key").exists()
+    assert held(own.setup) != found[0], "another secret"
+
+
+def test_a_record_is_learnt_from_or_judged_by_and_never_both(tmp_path):
+    for plan in (PLAN, replace(PLAN, unit="site"), replace(PLAN, secure_sum=True)):
+        folder = tmp_path / f"{plan.unit}-{plan.secure_sum}"
+        setup = LocalHost(Setup(plan, members(places=PLACES)), folder, 1).setup
+        learnt, judged = (
+            np.asarray(setup.access(phase, 0, setup.public_scaling()).present) for phase in ("inference", "evaluation")
+        )
+        measured = np.asarray(setup.access("scaling", 0).present)
+        whole = np.asarray(setup.records(0).present)
+        np.testing.assert_array_equal(learnt, measured)
+        np.testing.assert_array_equal(learnt | judged, whole)
+        assert not np.any(learnt & judged)
+        assert np.any(judged)

@@ -7,6 +7,7 @@ the rest, before a record is read or a budget is touched. Every refusal is one s
 
 import csv
 import difflib
+import hashlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import reprlib
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -194,6 +195,7 @@ class Settings(_Section):
     secure_sum: bool | None = Field(None, description="true or false")
     absent: int | None = _whole(0)
     pooling: int | None = _whole(0)
+    allow_large_delta: bool | None = Field(None, description="true or false: whether delta may be 1 / slots or more")
     ledger: str | None = _text("the path of a ledger that exists, of a trusted coordinator")
     target: str | None = _text("the name of a column")
     columns: list[str] | None = Field(None, min_length=1, description='a list of columns, as ["age", "sex"]')
@@ -233,9 +235,18 @@ class Limits(_Section):
     methods: list[Method] = _list_of("natural", "vi", "ep", "sep", default=["natural", "vi", "ep", "sep"])
     unit: Unit = Field("record", description="one of record, site: whose the budget is")
     adjacency: Literal["add-remove", "replace-one"] = Field("add-remove", description="one of add-remove, replace-one")
+    rule: Literal["gaussian", "renyi"] | None = _one_of("gaussian", "renyi")
     studies: list[str] | None = Field(None, min_length=1, description='a list of names of studies, as ["heart"]')
     most_rounds: int | None = _whole(1)
+    allow_large_delta: bool = Field(
+        default=False, description="true or false: whether delta may be 1 / places or more, in studies that say so"
+    )
     pooling: int = Field(1, ge=0, description="a whole number of sites that secure sums must stand, if they pool")
+
+    @property
+    def own_rule(self) -> str:
+        """By which a ledger counts: proved whatever is chosen after seeing results. Samples need the looser one."""
+        return self.rule or ("renyi" if "vi" in self.methods else "gaussian")
 
 
 class Shares(_Section):
@@ -484,6 +495,8 @@ def _site_file_clashes(given: SiteSettings) -> Iterator[str]:
             yield "places with [data], whose split says how many there are; leave it out"
     elif given.places is None:
         yield f"there is no places; expected {SiteSettings.model_fields['places'].description}"
+    if given.limits.rule == "gaussian" and "vi" in given.limits.methods:
+        yield 'limits: rule="gaussian" with the method "vi", whose samples it does not cover; leave one of them out'
     for name in ("target", "columns", "facts"):
         is_given = getattr(given, name) is not None
         if data is not None and data.dataset is not None:
@@ -595,6 +608,7 @@ class Study:
         """A ledger that cannot be charged for this study is refused before any other is charged."""
         from tacit.privacy.ledger import Ledger
 
+        made: dict[str, str] = {}  # the first that has a ledger, by its genesis
         entries: list[tuple[str, str | None, float | None]] = [("", self.settings.ledger, None)]
         entries += [(f"site {entry.name}", entry.ledger, entry.delta) for entry in sites]
         for place, path, own in entries:
@@ -602,6 +616,9 @@ class Study:
                 continue
             with _at(self.path, place):
                 ledger = Ledger.open(self._place(path))
+                other = made.setdefault(ledger.genesis, place)
+                if other != place:  # also by a link, or as a copy, which forgets what is charged to the other
+                    raise ValueError(f"its ledger is that of {other}; expected each site's own")
                 delta = self.settings.delta if own is None else own
                 if ledger.delta != delta:
                     raise ValueError(f"delta={delta}, and {ledger.delta} in its ledger; expected the ledger's")
@@ -635,6 +652,8 @@ class Study:
         from tacit.data.tables import read_frame
 
         members, columns, given = [], self.settings.columns, self.settings
+        with _at(self.path):
+            _check_apart([(entry.name, self._place(entry.file)) for entry in entries if entry.file is not None])
         for entry in entries:
             with _at(self.path, f"site {entry.name}"):
                 if entry.file is None:
@@ -713,6 +732,25 @@ def _encoded(frame: Any, target: str, link: str, columns: Sequence[str] | None, 
     if bare:
         raise ValueError(f"column {bare[0]!r} has no bounds; give [low, high] in [facts.bounds], which are public")
     return table
+
+
+def _check_apart(files: Sequence[tuple[str, Path]]) -> None:
+    """Refuse sites whose files are one, by a link or a copy: neither site's budget alone would protect its records."""
+    seen: dict[Any, str] = {}
+    for name, path in files:
+        try:
+            known = path.stat()
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:  # whoever reads it says so
+            continue
+        for mark in ((known.st_dev, known.st_ino), content):
+            other = seen.setdefault(mark, name)
+            if other != name:
+                raise ValueError(
+                    f"site {name}: file={path.name!r} holds the same records as that of site {other}, by a link or a "
+                    "copy; expected each site's own records"
+                )
 
 
 def _check_places(table: "Table", places: int | None) -> None:
@@ -927,6 +965,8 @@ def example_site(study: Study, name: str) -> str:
         ("studies", [plan.name], "left out, any study"),
         ("most_rounds", plan.rounds, "left out, any number"),
     ]
+    if plan.allow_large_delta:
+        limits += [("allow_large_delta", True, "delta may be 1 / places or more: a record may be published as it is")]
     if plan.secure_sum:
         limits += [
             ("pooling", max(1, plan.trust(len(names)).pooling), "sites that may pool what they know with others")
@@ -1014,9 +1054,7 @@ def read_study(path: Path) -> Study:
     with _at(path):
         facts = _facts_of(given.facts, path.parent)
         _check_facts(given, facts)
-        settings = ("rounds", "schedule", "dropout", "straggling", "delay", "adjacency", "prior_deviation")
-        settings += ("noise_scale", "evaluation", "method", "unit", "noise", "reset", "participation")
-        settings += ("secure_sum", "absent", "pooling")
+        settings = sorted({field.name for field in fields(Plan)} & set(Settings.model_fields) - {"name"})
         chosen: dict[str, Any] = {name: getattr(given, name) for name in settings} | {"seed": given.schedule_seed}
         chosen |= {} if given.vi is None else given.vi.model_dump()
         name = given.name or path.stem[:LONGEST_NAME]
@@ -1052,8 +1090,7 @@ class _Spread:
     test: "Table | None" = None
 
     def part(self, site: int) -> "Table":
-        own = self.parts[site]
-        return replace(self.table, features=self.table.features[own], target=self.table.target[own])
+        return self.table.rows(self.parts[site])
 
 
 def _spread_dataset(data: DataEntry) -> _Spread:
@@ -1069,11 +1106,11 @@ def _spread_dataset(data: DataEntry) -> _Spread:
 def _spread_file(
     path: Path, data: DataEntry, target: str, link: str, columns: Sequence[str] | None, facts: "Facts"
 ) -> _Spread:
-    from tacit.data.tables import read_frame
+    from tacit.data.tables import digests_of, read_frame
 
     by = {} if data.by is None else {data.by: ()}
     frame = read_frame(path, facts.listed(target) | by, "file")
-    groups = None
+    groups, digests = None, digests_of(frame)
     if data.by is not None:
         if data.by not in frame.columns:
             raise ValueError(f"by={data.by!r} is not a column; expected one of the file's")
@@ -1081,7 +1118,7 @@ def _spread_file(
             raise ValueError(f"by={data.by!r} has missing values; expected a site for each record")
         groups = frame[data.by].astype(str).to_numpy(object).astype(str)
         frame = frame.drop(columns=data.by)
-    table = _encoded(frame, target, link, columns, facts)
+    table = replace(_encoded(frame, target, link, columns, facts), digests=digests)  # of whole rows of the file
     return _Spread(table, *_spread(data, table, groups))
 
 
@@ -1203,5 +1240,5 @@ def _tasks(path: Path, entry: TaskEntry, place: int) -> "list[Simulated]":
     if not is_test.any():
         raise ValueError(f"file={entry.file} has {len(table.target)} records; expected at least 5")
     tests = table.features[is_test], np.asarray(table.target, float)[is_test]
-    train = replace(table, features=table.features[~is_test], target=table.target[~is_test])
+    train = table.rows(~is_test)
     return [Simulated(train, *tests, np.full(len(table.names) + 1, np.nan))]

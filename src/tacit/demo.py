@@ -80,7 +80,7 @@ def run(out: Path, insecure_seed: int | None, watch: Watch) -> dict[str, Any]:
         "data": f"Adult over {SITES} sites by Sharma's distribution {SPLIT}",
         "comparison": rows,
     }
-    return studied.write(out, together, about, watch.budgets, len(test.target))
+    return studied.write(out, together, about, len(test.target))
 
 
 def _row(name: str, scores: Mapping[str, Any], epsilon: float | None) -> dict[str, Any]:

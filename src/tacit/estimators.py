@@ -10,8 +10,8 @@ scikit-learn need care, for the guarantee covers what happens inside `fit` and n
 |-----------------------------------------|----------------------------------------------------------------------------|
 | a `StandardScaler` or the like before   | reads private records outside the accounting: leave it out, for `fit`      |
 |                                         | standardises by itself and pays for it                                     |
-| `cross_val_score`, `GridSearchCV`       | fits many times: what is spent adds up over all fits, and scores on        |
-|                                         | held-out records are not private at all                                    |
+| `cross_val_score`, `GridSearchCV`       | fits many times: what is spent adds up over all fits, which `ledger=`      |
+|                                         | counts and ends, and scores on held-out records are not private at all     |
 | `random_state`                          | is not there: whoever knows the seed can subtract the noise. Noise comes   |
 |                                         | from the operating system unless `insecure_seed`, for tests, says otherwise|
 
@@ -31,6 +31,7 @@ from tacit.policy import Policy
 from tacit.posterior import Posterior
 from tacit.privacy.events import Adjacency
 from tacit.regression import PRIOR_DEVIATION
+from tacit.spending import BudgetEpsilon, Place
 
 
 class _PrivateRegression(BaseEstimator, abc.ABC):
@@ -43,9 +44,14 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
     prior_deviation: float
     method: Method
     policy: Policy | None
+    slots: int | None
     steps: int | None
     clip: float | None
     adjacency: Adjacency
+    ledger: Place | None
+    budget_epsilon: BudgetEpsilon | None
+    budget_delta: float | None
+    allow_large_delta: bool
     insecure_seed: int | None
 
     posterior_: Posterior
@@ -93,9 +99,14 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
             prior_deviation=self.prior_deviation,
             method=self.method,
             policy=self.policy,
+            slots=self.slots,
             steps=self.steps,
             clip=self.clip,
             adjacency=self.adjacency,
+            ledger=self.ledger,
+            budget_epsilon=self.budget_epsilon,
+            budget_delta=self.budget_delta,
+            allow_large_delta=self.allow_large_delta,
             insecure_seed=self.insecure_seed,
             **options,
         )
@@ -115,8 +126,12 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
+        that it gets when it is made, as for `tacit.fit`. Without one nobody counts fits of the same records.
+    allow_large_delta : whether delta may be 1 / records or more, which the statement then says.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
         guarantee towards whoever knows it, which is why it is not called random_state.
 
@@ -151,9 +166,14 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
         policy: Policy | None = None,
+        slots: int | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
+        ledger: Place | None = None,
+        budget_epsilon: BudgetEpsilon | None = None,
+        budget_delta: float | None = None,
+        allow_large_delta: bool = False,
         insecure_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -164,9 +184,14 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         self.prior_deviation = prior_deviation
         self.method: Method = method
         self.policy = policy
+        self.slots = slots
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
+        self.ledger = ledger
+        self.budget_epsilon: BudgetEpsilon | None = budget_epsilon
+        self.budget_delta = budget_delta
+        self.allow_large_delta = allow_large_delta
         self.insecure_seed = insecure_seed
 
     def fit(self, X: Any, y: Any, groups: Any = None, most_records: int | None = None) -> Self:
@@ -225,9 +250,14 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
         policy: Policy | None = None,
+        slots: int | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
+        ledger: Place | None = None,
+        budget_epsilon: BudgetEpsilon | None = None,
+        budget_delta: float | None = None,
+        allow_large_delta: bool = False,
         insecure_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -238,9 +268,14 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         self.prior_deviation = prior_deviation
         self.method: Method = method
         self.policy = policy
+        self.slots = slots
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
+        self.ledger = ledger
+        self.budget_epsilon: BudgetEpsilon | None = budget_epsilon
+        self.budget_delta = budget_delta
+        self.allow_large_delta = allow_large_delta
         self.insecure_seed = insecure_seed
 
     def fit(self, X: Any, y: Any, groups: Any = None, most_records: int | None = None) -> Self:
@@ -294,8 +329,12 @@ class PrivateLinearRegression(_PrivateRegressor):
     prior_deviation : of the coefficients of standardised features, for a standardised target.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
+        that it gets when it is made, as for `tacit.fit`. Without one nobody counts fits of the same records.
+    allow_large_delta : whether delta may be 1 / records or more, which the statement then says.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
         guarantee towards whoever knows it, which is why it is not called random_state.
 
@@ -333,8 +372,12 @@ class PrivatePoissonRegression(_PrivateRegressor):
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
+        that it gets when it is made, as for `tacit.fit`. Without one nobody counts fits of the same records.
+    allow_large_delta : whether delta may be 1 / records or more, which the statement then says.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
         guarantee towards whoever knows it, which is why it is not called random_state.
 

@@ -14,7 +14,10 @@ damped by 2 / (k + 1), k counted from the last release of curvature, so that the
 `method="ep"` and "sep" put factors of expectation propagation in place of the expansion, for the same price.
 
 `method="vi"` is the published form (Sharma et al. 2019): many steps on samples at each update, with settings that are
-given and not derived; there a site goes on until its ledger refuses.
+given and not derived; there a site goes on until its ledger refuses, or its ε of the study is spent.
+
+Whoever hosts the sites, a study takes of a ledger what its `Allowance` gives, and is not begun before enough sites have
+said that they take part: a site that cannot pay for its whole part refuses, and nothing is charged.
 
 With `unit="site"` a budget is that of a whole site, which is one unit with all its records (`federated/tied.py`).
 `noise` says who adds it: each site for itself, or a coordinator that is trusted with the sums, has one ledger for all,
@@ -23,6 +26,7 @@ and is one party with all sites as its units.
 
 import copy
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -57,19 +61,22 @@ from tacit.federated.assembly import (
     Trust,
     new_identity,
     public_identity,
+    traces_of,
 )
 from tacit.federated.evaluation import BINS, Evaluation, summary
 from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
+from tacit.federated.held_out import HELD_OUT, PUBLIC, held_out, kept_secret, seeded_secret
 from tacit.federated.messages import Broadcast, Update
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
-from tacit.federated.site import SEEDED, Site, unledgered
+from tacit.federated.site import SEEDED, Site, Trace, check_complete, trace_of, unledgered
 from tacit.federated.tied import Central, Whole, of_sites
 from tacit.policy import default_policy
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.filters import Filter, name_for
+from tacit.privacy.ledger import Allowance, Entry, Ledger
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key, secure_key
 from tacit.privacy.shared import SharedGaussian, empty
@@ -97,10 +104,15 @@ _GRADIENTS = {"early", "gradients"}
 SECURE_SHARES = {"scaling": 0.02, "curvature": 0.1}  # with the noise of one site where there would be that of all
 SECOND_CURVATURE = 0.4  # of the updates are made when curvature is released again; never for fewer than
 LEAST_ROUNDS = 5
+ROUNDING = 1e-6  # in which the ε of the same releases may differ, relatively, from one machine to another
 FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relatively: rounding in single precision
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
-HELD_OUT = 5  # every fifth place is held out, if there is an evaluation
+PHASES = ("scaling", "inference", "evaluation")
 COUNTED = "All entries of the ledger are counted, also those of other studies."
+ADAPTIVE = "Studies of these records that are chosen after seeing results of others: {words}."
+LARGE = "δ is 1 / {units} or more, for {units} {what} (allow_large_delta): it allows that one of them is published."
+ABSENT = "{name} took no part in this study and released nothing."
+SILENT = "{name} is not in the result; it did not say that it released anything for this study."
 ALONE = "The ledger is of this study alone: other studies of the same sites are not counted."
 SECRET = "Who is asked in a round is drawn by chance and must stay secret, from the other sites and from the network."
 KINDS = ("logistic", "probit", "linear")
@@ -121,9 +133,9 @@ HUGE = 1e15  # where nothing is clipped, or where many steps are taken on the wa
 class Member:
     """A site of a study: its records, and what of their budget it spends on this study.
 
-    ledger: of the data set, if it has one already, such as from other studies: what is left there must suffice too.
-    Without it the study makes one, with this budget. places: the public number of places for records, which all sites
-    give or none.
+    ledger: of the data set, if it has one already, such as from other studies: what is left there must suffice too,
+    or the site refuses the study. Without it the study makes one, with this budget. places: the public number of places
+    for records, which all sites give or none.
     """
 
     name: str
@@ -138,12 +150,14 @@ class Member:
 class Plan:
     """All public settings of a study.
 
-    evaluation: the share of each site's budget that pays for scores on held-out records (every fifth is then held out).
+    evaluation: the share of each site's budget that pays for scores on held-out records, which one in five then is on
+    average, by its own content (`federated.held_out`).
     steps to is_adaptive are those of method="vi". limits: the most updates of each site. seed is the schedule's.
     unit to participation: whose budget it is. With unit="site": how noise is added; after how many rounds
     noise="central" ties factors; the share of sites that noise="tied" asks in each round, by chance.
     secure_sum: the coordinator learns sums over sites alone, so that each adds a share of one noise; absent and
     pooling: how many sites may drop out of a sum, and how many may pool what they know with the coordinator.
+    allow_large_delta: whether δ may be 1 / slots of a site or more, which statements then show.
     """
 
     link: str
@@ -165,6 +179,7 @@ class Plan:
     secure_sum: bool = False
     absent: int | None = None
     pooling: int | None = None
+    allow_large_delta: bool = False
     noise_scale: float = 1.0
     steps: int = 25
     clip: float = 10.0
@@ -278,9 +293,11 @@ class Federation:
     """What a study found: the posterior, a row for each site and each round, and scores.
 
     scores: on a public test set, if there is one; released: on held-out records, if it was paid for. sites: the parties
-    with a budget, which is one coordinator where that is trusted; members: how many sites there are. name: under which
-    it was charged. trust: who has to be honest, where sums are secure; of how many of them each site dropped out is
-    then in its row.
+    with a budget, which is one coordinator where that is trusted: their ε of this study, what of it they have `spent`,
+    and what their ledgers have spent in all (`ledger_spent`) of their `budget`, None where that is not known. A site
+    that released nothing has a line in place of a statement. members: how many sites there are. name: under which it
+    was charged. trust: who has to be honest, where sums are secure; of how many of them each site dropped out is then
+    in its row.
     """
 
     posterior: Posterior
@@ -305,6 +322,8 @@ def federate(
     insecure_seed: int | None = None,
     observe: Observer = lambda phase, done, total, spent: None,
     look: Callable[["Sight"], None] | None = None,
+    at_least: int | None = None,
+    say: Callable[[str], None] = lambda words: None,
 ) -> Federation:
     """One posterior from many sites' records, each within its own budget by its own ledger.
 
@@ -312,6 +331,8 @@ def federate(
     test: public records to score the posterior on after every round. capacity: the public number of places of each
     site; that of the largest site of about its size by default. An ε of infinity is a study without privacy and
     without ledgers. `observe(phase, done, total, spent)` is called as the study moves on, and before it `look(sight)`.
+    at_least: how many sites must be able to pay for their whole part before any is charged; all by default. say: is
+    told who does not take part.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
@@ -322,7 +343,7 @@ def federate(
             del progress
             observe(phase, done, total, spent)
 
-        return conduct(setup, folder, host, test=test, observe=watch, look=look)
+        return conduct(setup, folder, host, test=test, observe=watch, look=look, at_least=at_least, say=say)
 
 
 COORDINATOR = "coordinator"
@@ -362,6 +383,7 @@ class Setup:
         self.capacities = _places(members, capacity, is_site)
         if is_site:  # one number of places for all: clips rest on it
             self.capacities = [max(self.capacities)] * len(self.owners)
+        self._check_deltas()
         # Columns whose means and variances are paid for: the published method has public scales alone.
         self.paid = len(self.table.numbers) + (plan.link == "linear") if plan.method != "vi" else 0
         self.most_records = self.capacities[0] if is_site else 1  # of a unit
@@ -381,11 +403,22 @@ class Setup:
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
         self.added = self.mechanisms[: len(self.parties)]  # whose noise adds up in q
         self._held: dict[int, Access] = {}
+        self._secrets: Mapping[str, bytes] = {}
 
     def reading(self, records: Sequence[Access]) -> "Setup":
         """The same, with other records, such as those of an audit."""
         found = copy.copy(self)
         found._held = dict(enumerate(records))
+        return found
+
+    def splitting(self, secrets: Mapping[str, bytes]) -> "Setup":
+        """The same, where sites (by name) hold out records by these secrets; others by a public word.
+
+        Every host gives them. The guarantee does not rest on them (`federated.held_out`), so that simulations and
+        audits may do without.
+        """
+        found = copy.copy(self)
+        found._held, found._secrets = {}, dict(secrets)
         return found
 
     def _mechanisms(self, sigma: float, clip: float) -> dict[str, Mechanism]:
@@ -404,6 +437,7 @@ class Setup:
             "curvature": self.typical**2 * math.sqrt(most),
             "early": clip,
             "gradients": clip,
+            # Of a site's held-out records, as many as there are on average; of more, the sum is scaled down as one.
             "evaluation": EVALUATION_CLIP * math.ceil(most / HELD_OUT),
         }
         if plan.unit == "site":  # a site's update is clipped as it is, a record's relative to the model's units
@@ -440,9 +474,44 @@ class Setup:
             return 0.0
         if self.plan.method == "vi":
             return self.plan.noise_multiplier
+        delta = member.delta
+        if self.plan.participation == 1:  # room for a ledger by the Gaussian-DP filter, with this budget alone
+            delta *= 1 - Filter.of("gaussian", member.epsilon, delta).reserve
         return accounting.calibrate(
-            member.epsilon, member.delta, plan=self._event, adjacency=self.plan.adjacency
+            member.epsilon, delta, plan=self._event, adjacency=self.plan.adjacency
         ).noise_multiplier
+
+    def _check_deltas(self) -> None:
+        """A δ of 1 / units or more is refused, by the public number of slots of a site or by that of sites."""
+        for owner, units in zip(self.owners, self.protected, strict=True):
+            if math.isinf(owner.epsilon):
+                continue
+            try:
+                accounting.check_delta_of(owner.delta, units, self.plan.allow_large_delta)
+            except ValueError as error:
+                words = str(error).replace("record", "site") if self.plan.unit == "site" else str(error)
+                raise ValueError(f"{owner.name}: {words}") from None
+
+    @property
+    def protected(self) -> list[int]:
+        """The public number of units that each owner's budget protects."""
+        return [len(self.members)] * len(self.owners) if self.plan.unit == "site" else self.capacities
+
+    def remarks(self, owner: int) -> tuple[str, ...]:
+        """What an owner's statement must say of its δ."""
+        units, what = self.protected[owner], "sites" if self.plan.unit == "site" else "slots for records"
+        is_large = math.isfinite(self.owners[owner].epsilon) and self.owners[owner].delta * units >= 1
+        return (LARGE.format(units=units, what=what),) if is_large else ()
+
+    def least(self, owner: int) -> Event:
+        """What an owner must be able to pay to begin: its whole part, or one update where there is no whole."""
+        whole = self.cost(owner)
+        if whole is not None:
+            return whole
+        slots = self.slots if self.plan.unit == "site" else self.capacities[owner]
+        size = len(self.model.prior.precision_mean)
+        step, *_ = self.mechanisms[owner]["gradients"].level_events(slots, self.plan.unit, size)
+        return Repeated(step, self.plan.steps)
 
     def cost(self, owner: int) -> Event | None:
         """What an owner's whole part costs; None where it goes on until its ledger refuses."""
@@ -465,12 +534,16 @@ class Setup:
     def form(self, phase: str, scaling: Scaling | None = None) -> Access:
         """What `own_access` gives, of any site, with nothing in it."""
         table = self.table.without_records()
-        one = replace(table, features=np.zeros((1, table.features.shape[1]), np.float32), target=np.zeros(1))
+        width = table.features.shape[1]
+        one = replace(table, features=np.zeros((1, width), np.float32), target=np.zeros(1), digests=None)
         member = replace(self.members[0], table=one)
         return empty(self._read(phase, self._records([member], self.capacities[0]), self.mechanisms[0], scaling))
 
     def _records(self, members: Sequence[Member], places: int) -> Access:
-        held = [(member.table.features, member.table.target.astype(np.float32)) for member in members]
+        held = [
+            (member.table.features, member.table.target.astype(np.float32), self._held_out(member))
+            for member in members
+        ]
         if self.plan.unit == "site":
             return of_sites(held, Exact(), records=places)
         together = held[0] if len(held) == 1 else tuple(map(np.concatenate, zip(*held, strict=True)))
@@ -486,23 +559,25 @@ class Setup:
 
     def _read(self, phase: str, held: Access, made: dict[str, Mechanism], scaling: Scaling | None) -> Access:
         link, numbers = self.plan.link, self.table.numbers
-        through = made["gradients" if phase == "inference" else phase]
-        if phase == "scaling":
-            return self._parts(held)[0].map(lambda record: measured(link, numbers, record)).through(through)
-        if scaling is None:
+        if phase != "scaling" and scaling is None:
             raise ValueError(f"phase={phase!r} reads records that are scaled; give the scaling of the study")
-        ready = held.map(lambda record: standardise(link, numbers, scaling, record))
-        return self._parts(ready)[phase == "evaluation"].through(through)
+        is_judged = phase == "evaluation"
+        part = held.where(lambda record: record[2] == is_judged).through(
+            made["gradients" if phase == "inference" else phase]
+        )
+        if scaling is None or phase == "scaling":
+            return part.map(lambda record: measured(link, numbers, record[:2]))
+        return part.map(lambda record: standardise(link, numbers, scaling, record[:2]))
 
     def accesses(self, phase: str, scaling: Scaling | None = None) -> list[Access]:
         """`access` of all parties."""
         return [self.access(phase, party, scaling) for party in range(len(self.parties))]
 
-    def _parts(self, access: Access) -> tuple[Access, Access]:
-        """Records to learn from and records to judge by. Which is which is a matter of their places alone."""
-        places = np.arange(access.present.size).reshape(access.present.shape)
-        judged = jnp.asarray((places % HELD_OUT == HELD_OUT - 1) & bool(self.plan.evaluation))
-        return access.only(~judged), access.only(judged)
+    def _held_out(self, member: Member) -> np.ndarray:
+        """Which records of a site are judged by, in place of being learnt from: a matter of each record alone."""
+        if not self.plan.evaluation:
+            return np.zeros(len(member.table.target), bool)
+        return held_out(self._secrets.get(member.name, PUBLIC), member.table.contents())
 
     # --- Phases ---------------------------------------------------------------------------------------------------
 
@@ -738,20 +813,32 @@ class Host(Protocol):
         """The last round that each party says it answered, by number; -1 for none. Empty where none can know better."""
         ...
 
+    def consents(self) -> dict[str, "str | coordinator.Away"]:
+        """Whether each owner of a budget takes part: "", the reason why it does not, or `Away`. Charges nothing."""
+        ...
+
+    def leave_out(self, refusing: Mapping[str, str]) -> None:
+        """Ask these owners for nothing, whatever is asked of all; by name, with the reasons."""
+        ...
+
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         """A courier to all parties for one phase. study: the name it is charged under; scaling: what it reads by."""
         ...
 
     def spent(self) -> dict[str, float]:
-        """ε that each party has spent, by name, as far as that is known."""
+        """ε that each owner has spent on this study, by name, as far as that is known."""
+        ...
+
+    def totals(self) -> dict[str, tuple[float, float]]:
+        """ε that the ledger of each owner has spent over all studies, and its budget, by name, where they are known."""
         ...
 
     def updates(self) -> dict[str, int]:
         """How many updates of inference each party has made, by name."""
         ...
 
-    def statements(self) -> dict[str, Statement]:
-        """What each party is promised, by name."""
+    def statements(self, present: Collection[str]) -> dict[str, Statement | str]:
+        """What each owner is promised, or a sentence where it released nothing. present: who is in the result."""
         ...
 
     def is_seeded(self) -> bool:
@@ -767,9 +854,10 @@ class Host(Protocol):
 class Sight:
     """Where a study is, for those who look on: made of public settings and released values alone.
 
-    sites: for each party its name, epsilon, spent (None where that is not known), updates, state ("here", "away",
-    "refused" once, "left out") and the reason of it. posterior: the newest, in the units of the data, after at least
-    one step of inference in this process. history: rows of rounds, with scores on a public test set if there is one.
+    sites: for each owner its name, epsilon of the study and what of it is spent, ledger_spent and budget of its ledger
+    (None where they are not known), updates, state ("here", "away", "refused" once, "left out") and the reason of it.
+    posterior: the newest, in the units of the data, after at least one step of inference in this process. history: rows
+    of rounds, with scores on a public test set if there is one.
     """
 
     phase: str
@@ -790,14 +878,20 @@ def conduct(
     observe: Watcher = lambda phase, done, total, spent, progress: None,
     withdrawn: Callable[[], Collection[int]] = lambda: (),
     look: Callable[[Sight], None] | None = None,
+    at_least: int | None = None,
+    say: Callable[[str], None] = lambda words: None,
 ) -> Federation:
     """All phases of a study, each from where it was left in `folder`: the coordinator's part, which sees no record.
 
     withdrawn: the numbers of parties that have withdrawn by now. The factor of such a one is divided out of q, and it
     is not asked any more. What it told of locations and scales stays, once others read their records by them.
-    look: is shown the study after every step, before `observe` is called.
+    look: is shown the study after every step, before `observe` is called. at_least: how many sites must accept before
+    any is charged; all by default. say: is told in words who does not take part.
     """
-    return _Conduct(setup, folder, host, test, observe, withdrawn, look).whole()
+    least = len(setup.members) if at_least is None else at_least
+    if not 1 <= least <= len(setup.members):
+        raise ValueError(f"at_least={least}; expected a number of sites from 1 to {len(setup.members)}")
+    return _Conduct(setup, folder, host, test, observe, withdrawn, look, least, say).whole()
 
 
 def name_of(setup: Setup) -> str:
@@ -849,14 +943,57 @@ class _Conduct:
         observe: Watcher,
         withdrawn: Callable[[], Collection[int]],
         look: Callable[[Sight], None] | None,
+        at_least: int,
+        say: Callable[[str], None],
     ) -> None:
         self.setup, self.folder, self.host = setup, folder, host
         self.test, self.observe, self.withdrawn, self.look = test, observe, withdrawn, look
+        self.at_least, self.say = at_least, say
         _claim(setup, folder)
         self.name = name_of(setup)
         self.history = _History(folder / "history.json")
         self.posterior: Posterior | None = None  # after the last step, where somebody asks for it
         self.refusals: dict[str, str] = {}  # the last of each party
+        self.refusing: dict[str, str] = {}  # who did not accept the study, and why; they are not asked
+        self.present: set[str] = set()  # of whom something is in the result
+
+    def _agree(self) -> None:
+        """Ask all whether they take part, before anything is charged; who refuses is not asked for anything else.
+
+        A study that was begun is not asked for again, but those who refused are where the host `forgives`.
+        """
+        place = self.folder / "consents.json"
+        known: dict[str, str] = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+        is_begun = any(self._place(phase).exists() for phase in PHASES)
+        if not is_begun or (known and self.host.forgives):
+            found = self.host.consents()
+            refused = {name: why for name, why in found.items() if isinstance(why, str) and why}
+            if is_begun:
+                refused = {name: refused[name] for name in known if name in refused}
+            else:
+                self._check_enough(found)
+            known = refused
+            _replace(place, json.dumps(known).encode())
+        self.refusing = known
+        self.refusals |= known
+        self.host.leave_out(known)
+        if known:
+            some = "; ".join(f"{name} does not: {why}" for name, why in list(known.items())[:5])
+            count = len(self.setup.owners)
+            self.say(f"{count - len(known)} of {count} sites take part ({some})")
+
+    def _check_enough(self, found: Mapping[str, "str | coordinator.Away"]) -> None:
+        trust, each = self.setup.trust, len(self.setup.members) if self.setup.plan.is_pooled else 1
+        least = self.at_least if trust is None else max(self.at_least, trust.threshold)
+        accepted = each * sum(why == "" for why in found.values())
+        if accepted >= least:
+            return
+        reasons = {name: why if isinstance(why, str) else why.reason for name, why in found.items() if why}
+        words = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
+        raise ValueError(
+            f"{accepted} of {len(self.setup.members)} sites accept the study and at least {least} must, so nothing was "
+            f"charged ({words})"
+        )
 
     def _phase(
         self,
@@ -874,10 +1011,14 @@ class _Conduct:
         state = algorithm.coordinator_init(sites)
         progress = Progress(state) if stored is None else Progress.from_bytes(stored, algorithm, sites)
         total = sites * updates if steps is None else len(steps)
-        coordinator.catch_up(progress, self.host.last_rounds(phase), total, is_free=steps is None)
         progress.away.clear()  # that was in an earlier sitting
         if self.host.forgives or self.setup.trust is not None:
             progress.refused = {j: why for j, why in progress.refused.items() if why == coordinator.WITHDRAWN}
+        for j, party in enumerate(self.setup.parties):
+            if party.name in self.refusing:
+                progress.refused.setdefault(j, self.refusing[party.name])
+        lasts = {j: last for j, last in self.host.last_rounds(phase).items() if j not in progress.refused}
+        coordinator.catch_up(progress, lasts, total, is_free=steps is None)
 
         def after(now: Progress) -> None:
             done = now.communications if steps is None else now.position
@@ -896,6 +1037,9 @@ class _Conduct:
         else:
             done = coordinator.run(algorithm, courier, sites, steps, study, **more)
         self._remember(done)
+        self.present |= {self.setup.parties[j].name for j, count in done.taken.items() if count}
+        if isinstance(courier, Gathering):  # all sites are one party: who is in its sums
+            self.present |= {name for name, count in courier.assembly.present.items() if count}
         if self.setup.trust is not None and done.refused:
             words = f"sums of two rounds in a row were lost ({done.refused[0]})"
             raise ValueError(f"{words}; give the same command again to go on")
@@ -916,15 +1060,16 @@ class _Conduct:
 
     def _sites(self, now: Progress, spent: dict[str, float]) -> list[dict[str, Any]]:
         """A row of `Sight` for each party."""
-        updates, rows, absent = self.host.updates(), [], self.host.absent()
+        updates, rows, absent, totals = self.host.updates(), [], self.host.absent(), self.host.totals()
         for j, party in enumerate(self.setup.owners):
             states = {"left out": now.refused, "away": now.away, "refused": now.missed}
             if self.setup.trust is not None:
                 states = {"away": {j: absent[party.name]} if party.name in absent else {}}
+                states["left out"] = {j: self.refusing[party.name]} if party.name in self.refusing else {}
             state = next((state for state, reasons in states.items() if j in reasons), "here")
             row = {"name": party.name, "epsilon": _finite(party.epsilon), "updates": updates.get(party.name, 0)}
             row |= {"spent": _finite(spent.get(party.name, math.nan)), "state": state}
-            rows.append(row | {"reason": states.get(state, {}).get(j, "")})
+            rows.append(row | _of_ledger(totals.get(party.name)) | {"reason": states.get(state, {}).get(j, "")})
         return rows
 
     def _place(self, phase: str) -> Path:
@@ -936,6 +1081,7 @@ class _Conduct:
 
     def whole(self) -> Federation:
         """All phases, each from where it was left."""
+        self._agree()
         setup, everybody = self.setup, schedule.synchronous(len(self.setup.parties), 1)
         scaling = setup.public_scaling()
         if setup.paid:
@@ -974,17 +1120,21 @@ class _Conduct:
         return self._found(done, algorithm.posterior(done.state), scaling, released)
 
     def _found(self, done: Progress, found: Any, scaling: Scaling, released: dict[str, Any] | None) -> Federation:
-        setup, statements = self.setup, self.host.statements()
-        posterior = setup.posterior(found, scaling, _words(statements))
-        spent, updates = self.host.spent(), self.host.updates()
+        setup, stated = self.setup, self.host.statements(self.present)
+        statements = {name: one for name, one in stated.items() if isinstance(one, Statement)}
+        others = {name: one for name, one in stated.items() if isinstance(one, str)}
+        spent, updates, totals = self._spent(statements), self.host.updates(), self.host.totals()
+        posterior = setup.posterior(found, scaling, _words(statements, others))
         rows = [
             {
                 "name": party.name,
                 "epsilon": _finite(party.epsilon),
                 "delta": party.delta,
-                "spent": _finite(spent.get(party.name, math.nan)),
+                "spent": _finite(spent[party.name]),
+                **_of_ledger(totals.get(party.name)),
                 "updates": updates.get(party.name, 0),
                 "refused": self.refusals.get(party.name),
+                "is_present": party.name in self.present,
                 "places": capacity,
             }
             for party, capacity in zip(setup.owners, setup.capacities, strict=True)
@@ -995,12 +1145,26 @@ class _Conduct:
                 row["dropped"] = made - row["updates"]
         tested = None if self.test is None else scores(posterior, self.test) | judged(posterior, self.test)
         messages = self._messages(done)
-        texts = {name: statement.text() for name, statement in statements.items()}
+        texts = {name: statement.text() for name, statement in statements.items()} | others
         count = len(setup.members)
         trust = None if setup.trust is None else setup.trust.words
         return Federation(
             posterior, rows, self.history.rows, messages, tested, released, texts, count, self.name, trust
         )
+
+    def _spent(self, statements: Mapping[str, Statement]) -> dict[str, float]:
+        """ε that each owner has spent on this study: nothing where nothing was released.
+
+        Of those elsewhere at least what their statements say: a site that is away may have released more than it told.
+        """
+        found = self.host.spent()
+        for name in [owner.name for owner in self.setup.owners]:
+            told = found.get(name, math.nan)
+            if name not in statements:
+                found[name] = 0.0
+            elif self.host.is_remote and not told >= statements[name].epsilon * (1 - ROUNDING):
+                found[name] = statements[name].epsilon
+        return found
 
     def _messages(self, now: Progress) -> int:
         """How many updates of sites are in the posterior."""
@@ -1009,9 +1173,9 @@ class _Conduct:
         return self.setup.messages(now.communications)
 
     def _told(self, done: int) -> dict[str, Any]:
-        """What has changed at the parties by a round: how often they answered, and what ε they spent.
+        """What has changed at the parties by a round: how often they answered, and what ε of the study they spent.
 
-        Of those elsewhere not the latter: their ledgers count other studies too, and are told to the coordinator alone.
+        Of those elsewhere not the latter: what they tell of their ledgers is told to the coordinator alone.
         """
         told: dict[str, Any] = {"updates": self.history.changes("updates", done, self.host.updates())}
         if not self.host.is_remote:
@@ -1031,14 +1195,69 @@ class LocalHost:
         self.seeded = insecure_seed is not None
         self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
         _claim(setup, folder)
+        self.name = name_of(setup)
+        self._check_ledgers()
         with _writing(folder):
             for owner in setup.owners:
                 self._own(owner).mkdir(parents=True, exist_ok=True)
         self.ledgers = [self._ledger(owner) for owner in setup.owners]
+        self.allowances = [self._allowance(place, self.name) for place in range(len(setup.owners))]
+        if setup.plan.evaluation:
+            with _writing(folder):
+                self.setup = setup.splitting(self._secrets(insecure_seed))
         self.sites: dict[str, list[Site]] = {}  # by phase
         self.assembly: Assembly | None = None  # of the inference, where sums are secure
+        self.refusing: dict[str, str] = {}
         self._was_seeded: bool | None = None
         self._identities = {owner.name: new_identity() for owner in setup.owners} if setup.trust is not None else {}
+
+    def _check_ledgers(self) -> None:
+        """Refuse ledgers that lack what the folder says was answered, before any is made, charged or read for."""
+        traces = self._traces()
+        for owner in self.setup.owners:
+            if math.isfinite(owner.epsilon):
+                path = self._path(owner)
+                is_there = owner.ledger is not None or path.exists()
+                check_complete(path, Ledger.open(path).entries() if is_there else None, traces[owner.name])
+
+    def _traces(self) -> dict[str, list[Trace]]:
+        """What stores, progress and history of the study say that each owner has answered."""
+        setup, names = self.setup, [owner.name for owner in self.setup.owners]
+        found: dict[str, list[Trace]] = {name: [] for name in names}
+        for phase in PHASES:
+            study, progress = f"{self.name}/{phase}", self.folder / f"{phase}.progress"
+            answered = coordinator.answered_in(progress.read_bytes()) if progress.exists() else {}
+            store = self.folder / f"{phase}.store"
+            if setup.trust is not None:
+                if answered and not store.exists():
+                    raise ValueError(f"store={store} is gone, whose sums are in {progress.name}; go back to a copy")
+                for name, trace in traces_of(store, study, names).items() if store.exists() else ():
+                    found[name].append(trace)
+                continue
+            for j, (round, taken) in answered.items():
+                found[names[j]].append(Trace(study, frozenset([round]), taken, progress.name))
+            for owner in setup.owners:
+                trace = trace_of(self._own(owner) / f"{phase}.store", owner.name, [study])
+                found[owner.name] += [] if trace is None else [trace]
+        history = _History(self.folder / "history.json")
+        for name, count in history.last("updates").items():
+            found[name].append(Trace(f"{self.name}/inference", frozenset(), count, history.path.name))
+        return found
+
+    def _allowance(self, place: int, study: str) -> Allowance | None:
+        """What a study may take of an owner's ledger."""
+        ledger = self.ledgers[place]
+        return None if ledger is None else Allowance(ledger, study, self.setup.owners[place].epsilon)
+
+    def consents(self) -> dict[str, "str | coordinator.Away"]:
+        pairs = zip(self.setup.owners, self.allowances, strict=True)
+        return {
+            owner.name: "" if allowance is None else allowance.objection(self.setup.least(place))
+            for place, (owner, allowance) in enumerate(pairs)
+        }
+
+    def leave_out(self, refusing: Mapping[str, str]) -> None:
+        self.refusing = dict(refusing)
 
     def last_rounds(self, phase: str) -> dict[int, int]:
         """None: one folder holds what the coordinator and the parties know."""
@@ -1049,10 +1268,13 @@ class LocalHost:
         """The folder of a party."""
         return self.folder / party.name if self.setup.plan.is_pooled else self.folder / "sites" / party.name
 
+    def _path(self, owner: Member) -> Path:
+        return owner.ledger or self._own(owner) / "ledger.sqlite"
+
     def _ledger(self, member: Member) -> Ledger | None:
         if math.isinf(member.epsilon):
             return None
-        plan, path = self.setup.plan, member.ledger or self._own(member) / "ledger.sqlite"
+        plan, path = self.setup.plan, self._path(member)
         if member.ledger is not None or path.exists():
             found = Ledger.open(path)
             if (found.unit, found.adjacency) != (plan.unit, plan.adjacency):
@@ -1060,9 +1282,35 @@ class LocalHost:
                     f"ledger={path} is for each {found.unit} under {found.adjacency}; expected each {plan.unit} "
                     f"under {plan.adjacency}, or another ledger"
                 )
+            if found.delta != member.delta:
+                raise ValueError(
+                    f"delta={member.delta} of {member.name}, and {found.delta} in its ledger; give both one"
+                )
             return found
-        budget: dict[str, Any] = {"epsilon": member.epsilon, "delta": member.delta}
+        budget: dict[str, Any] = {"epsilon": member.epsilon, "delta": member.delta, "accountant": self._rule(member)}
         return Ledger.create(path, data_set=member.name, unit=plan.unit, adjacency=plan.adjacency, **budget)
+
+    def _rule(self, owner: Member) -> str:
+        """Of a ledger that is made for this study: a filter that admits it, or else `pld`, for the plan is fixed."""
+        place, adjacency = self.setup.owners.index(owner), self.setup.plan.adjacency
+        least = self.setup.least(place)
+        try:
+            rule = Filter.of(name_for(least, adjacency), owner.epsilon, owner.delta)
+        except ValueError:  # there is none for so little
+            return "pld"
+        return str(rule) if rule.price(least, owner.epsilon, owner.delta, adjacency) <= owner.epsilon else "pld"
+
+    def _secrets(self, insecure_seed: int | None) -> dict[str, bytes]:
+        """By which each site holds out records: kept beside its ledger, or else in its folder of this study.
+
+        One trusted party has one for all sites. Of a seed, the seed's: such a study is repeated as it was.
+        """
+        names = [member.name for member in self.setup.members]
+        if insecure_seed is not None:
+            return dict.fromkeys(names, seeded_secret(insecure_seed))
+        owners = self.setup.owners if len(self.setup.owners) == len(names) else self.setup.owners * len(names)
+        folders = (self._own(owner) if owner.ledger is None else owner.ledger.parent for owner in owners)
+        return {name: kept_secret(folder) for name, folder in zip(names, folders, strict=True)}
 
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         """Sites for one phase. Its name in ledgers and keys, and its stores, are its own."""
@@ -1076,11 +1324,11 @@ class LocalHost:
                 setup.algorithm(phase, place),
                 setup.access(phase, place, scaling),
                 self.key,
-                ledger,
+                self._allowance(place, study.rpartition("/")[0]),
                 self._own(party) / f"{phase}.store",
                 setup.most_updates(phase),
             )
-            for place, (party, ledger) in enumerate(zip(setup.owners, self.ledgers, strict=True))
+            for place, party in enumerate(setup.owners)
         ]
         self.sites[phase] = sites
         return local.Direct(sites)
@@ -1091,14 +1339,17 @@ class LocalHost:
         terms = setup.terms(phase, study, {name: public_identity(key) for name, key in self._identities.items()})
         accesses = [setup.own_access(phase, place, scaling) for place in range(len(setup.owners))]
         delegates = {
-            owner.name: Delegate(owner.name, terms, access, self.key, ledger, self._identities[owner.name])
-            for owner, access, ledger in zip(setup.owners, accesses, self.ledgers, strict=True)
+            owner.name: Delegate(owner.name, terms, access, self.key, allowance, self._identities[owner.name])
+            for owner, access, allowance in zip(setup.owners, accesses, self.allowances, strict=True)
         }
 
         def ask(round: int, contents: Mapping[str, Any]) -> dict[str, Update | str]:
             found: dict[str, Update | str] = {}
             gone = setup.plan.leaving(round, list(delegates)) if phase == "inference" else {}
             for name, content in contents.items():
+                if name in self.refusing:
+                    found[name] = self.refusing[name]
+                    continue
                 if content["stage"] >= gone.get(name, math.inf):
                     found[name] = "it dropped out"
                     continue
@@ -1115,9 +1366,13 @@ class LocalHost:
         return {} if self.assembly is None else self.assembly.absent
 
     def spent(self) -> dict[str, float]:
-        """ε that each party has spent, by its own ledger."""
+        """ε that each owner has spent on this study, by its own ledger."""
+        pairs = zip(self.setup.owners, self.allowances, strict=True)
+        return {owner.name: math.inf if allowance is None else allowance.spent() for owner, allowance in pairs}
+
+    def totals(self) -> dict[str, tuple[float, float]]:
         pairs = zip(self.setup.owners, self.ledgers, strict=True)
-        return {member.name: math.inf if ledger is None else ledger.spent() for member, ledger in pairs}
+        return {owner.name: (ledger.spent(), ledger.epsilon) for owner, ledger in pairs if ledger is not None}
 
     def updates(self) -> dict[str, int]:
         """How many updates of inference each party has made, or in how many sums it is."""
@@ -1131,37 +1386,56 @@ class LocalHost:
             self._was_seeded = any(_is_seeded(ledger) for ledger in self.ledgers if ledger is not None)
         return self.seeded or self._was_seeded
 
-    def statements(self) -> dict[str, Statement]:
+    def statements(self, present: Collection[str]) -> dict[str, Statement | str]:
         """What each site is promised: the events of its ledger."""
-        found, setup = {}, self.setup
-        timing = ("How often a site answers follows from its number of places.",)
-        paid = ("Locations and scales of numeric columns are private releases, summed over all sites.",)
-        whom = UNTRUSTED if setup.trust is None else setup.trust.words
-        for member, ledger, capacity in zip(setup.owners, self.ledgers, setup.capacities, strict=True):
-            entries = () if ledger is None else ledger.entries()
+        del present  # ledgers know
+        setup = self.setup
+        found: dict[str, Statement | str] = {}
+        for place, (member, allowance) in enumerate(zip(setup.owners, self.allowances, strict=True)):
+            if allowance is not None and not allowance.own():
+                found[member.name] = ABSENT.format(name=member.name)
+                continue
+            entries = () if allowance is None else allowance.entries()
             counts = Counter(entry.event for entry in entries)
-            event = NonPrivate() if ledger is None else compose(*(Repeated(e, n) for e, n in counts.items()))
+            event = NonPrivate() if allowance is None else compose(*(Repeated(e, n) for e, n in counts.items()))
             # Also what an earlier process did, before this one went on without a seed.
             seeded = self.seeded or any(entry.note == SEEDED for entry in entries)
             if setup.trust is not None:  # its promise rests on the noise of the others, too
                 seeded = self.is_seeded()
-            origin = "as the plan gives it" if setup.has_places else "that of the largest site of about its size"
-            places = f"at {member.name}, {capacity}, is public: {origin}."
-            if setup.plan.unit == "site":
-                places = f"of a site, {capacity}, is public: that of the largest one. So is the number of sites."
-            notes = (
-                f"The number of places for records {places}",
-                "Ranges of numeric columns are public bounds; categories and classes are public.",
-                *(paid if setup.paid else ()),
-                *(timing if setup.plan.schedule == "asynchronous" else ()),
-                TRUSTED if setup.plan.is_pooled else whom,
-                *((SECRET,) if setup.plan.participation < 1 else ()),
-                ALONE if setup.plan.is_pooled and member.ledger is None else COUNTED,
-            )
             found[member.name] = Statement.of(
-                event, member.delta, seeded=seeded, adjacency=setup.plan.adjacency, notes=notes
+                event, member.delta, seeded=seeded, adjacency=setup.plan.adjacency, notes=self._notes(place, entries)
             )
         return found
+
+    def _notes(self, place: int, entries: Sequence[Entry]) -> tuple[str, ...]:
+        """What an owner's statement takes for granted. entries: of its ledger."""
+        setup, member = self.setup, self.setup.owners[place]
+        origin = "as the plan gives it" if setup.has_places else "that of the largest site of about its size"
+        places = f"at {member.name}, {setup.capacities[place]}, is public: {origin}."
+        if setup.plan.unit == "site":
+            places = (
+                f"of a site, {setup.capacities[place]}, is public: that of the largest one. So is the number of sites."
+            )
+        whom = UNTRUSTED if setup.trust is None else setup.trust.words
+        is_alone = member.ledger is None and all(entry.study.startswith(f"{self.name}/") for entry in entries)
+        return (
+            f"The number of places for records {places}",
+            "Ranges of numeric columns are public bounds; categories and classes are public.",
+            *(
+                ("Locations and scales of numeric columns are private releases, summed over all sites.",)
+                * bool(setup.paid)
+            ),
+            *(
+                ("How often a site answers follows from its number of places.",)
+                if setup.plan.schedule == "asynchronous"
+                else ()
+            ),
+            TRUSTED if setup.plan.is_pooled else whom,
+            *((SECRET,) if setup.plan.participation < 1 else ()),
+            *setup.remarks(place),
+            *((ALONE if is_alone else COUNTED,) if entries else ()),
+            *(() if (ledger := self.ledgers[place]) is None else (ADAPTIVE.format(words=ledger.rule_words),)),
+        )
 
 
 class Gathering:
@@ -1186,14 +1460,22 @@ def _is_seeded(ledger: Ledger) -> bool:
     return any(entry.note == SEEDED for entry in ledger.entries())
 
 
-def _words(statements: dict[str, Statement]) -> dict[str, Any]:
-    """The weakest site's statement stands in front; all of them are there."""
+def _words(statements: dict[str, Statement], others: Mapping[str, str]) -> dict[str, Any]:
+    """The weakest site's statement stands in front; all of them are there, and a line for each of the others."""
     if not statements:
         return {}
     worst = max(statements.values(), key=lambda statement: statement.epsilon)
     sites = {name: statement.to_dict() for name, statement in statements.items()}
-    text = "\n".join(f"{name}\n{'-' * len(name)}\n{found.text()}" for name, found in statements.items())
-    return {"statement": worst.to_dict() | {"sites": sites}, "statement_text": text}
+    texts = {name: statement.text() for name, statement in statements.items()}
+    texts |= {name: f"{words}\n" for name, words in others.items()}
+    text = "\n".join(f"{name}\n{'-' * len(name)}\n{found}" for name, found in texts.items())
+    return {"statement": worst.to_dict() | {"sites": sites, "others": dict(others)}, "statement_text": text}
+
+
+def _of_ledger(total: tuple[float, float] | None) -> dict[str, float | None]:
+    """What a row says of a ledger: ε that it has spent over all studies, and its budget."""
+    spent, budget = (math.nan, math.nan) if total is None else total
+    return {"ledger_spent": _finite(spent), "budget": _finite(budget)}
 
 
 def _gap(algorithm: PVI, state: Any) -> float:
@@ -1219,6 +1501,13 @@ class _History:
             if row["round"] < done:
                 known |= row.get(what, {})
         return {name: value for name, value in now.items() if value and value != known.get(name)}
+
+    def last(self, what: str) -> dict[str, Any]:
+        """The number of each party after all rows."""
+        known: dict[str, Any] = {}
+        for row in self.rows:
+            known |= row.get(what, {})
+        return known
 
     def add(self, row: dict[str, Any]) -> None:
         self.rows = [old for old in self.rows if old["round"] < row["round"]] + [row]
@@ -1249,6 +1538,10 @@ def _check(plan: Plan, members: Sequence[Member], is_remote: bool) -> None:
         if table.groups is not None:
             raise ValueError(f"{member.name} has several records of a person; a study takes one record of each, so far")
         check_target(plan.link, table)
+    given = [member for member in members if member.ledger is not None and not plan.is_pooled]
+    for one, other in itertools.combinations(given, 2):
+        if _is_same(one.ledger, other.ledger):
+            raise ValueError(f"{one.name} and {other.name} have one ledger, {one.ledger}; give each site's own")
     if plan.is_pooled:
         if len({(member.epsilon, member.delta) for member in members}) > 1:
             raise ValueError("sites have different budgets and one noise is added for all; give all the same")
@@ -1320,6 +1613,14 @@ def _capacities(sizes: list[int]) -> list[int]:
         near = [top for top in found.values() if top <= MOST_UNEVEN * max(1, size)]
         found[size] = near[-1] if near else max(1, size)
     return [found[size] for size in sizes]
+
+
+def _is_same(one: Path | None, other: Path | None) -> bool:
+    """Whether two paths lead to one file."""
+    try:
+        return one is not None and other is not None and os.path.samefile(one, other)
+    except OSError:  # one is not there
+        return one == other
 
 
 def _finite(number: float) -> float | None:

@@ -16,16 +16,20 @@ pytest.importorskip("nvflare")
 
 from tacit.engines.nvflare import Failed, Lost, Reply
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
-from tacit.network.coordinator import MOST_NOTE, SERVED, Remote, Status, StudyController, withdrawn
+from tacit.network.agreement import Agreement
+from tacit.network.coordinator import MOST_NOTE, Remote, Session, Status, withdrawn
 from tacit.network.station import HELLO
+from tacit.privacy import accounting
+from tacit.privacy.events import Gaussian, NonPrivate
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.statement import Statement
 from tacit.report import studied
 from tacit.report.dashboard import Board
 from tacit.study import Federation, federate
 
 pytestmark = pytest.mark.xdist_group("clinics")  # one process, so that their programs are compiled once
 
-NAMES, ROUNDS = ("north", "south", "west"), 3
+NAMES, ROUNDS, DELTA = ("north", "south", "west"), 3, 1e-4
 
 
 def plain(found: Federation) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def honest_two(clinics: Any) -> dict[str, Any]:
         others = type(clinics)(clinics.folder / "two")
         host = others.hosted()
         host.post.sites.remove("west")
-        KNOWN["two"] = plain(others.conduct(host))
+        KNOWN["two"] = plain(others.conduct(host, at_least=2))
         others.close()
     return KNOWN["two"]
 
@@ -181,7 +185,7 @@ def test_a_site_that_withdraws_is_divided_out_and_asked_no_more(clinics: Any) ->
 def test_one_that_is_not_connected_is_away_and_the_others_go_on(clinics: Any) -> None:
     host = clinics.hosted()
     host.post.sites.remove("west")
-    found = clinics.conduct(host)
+    found = clinics.conduct(host, at_least=2)
     check(clinics, found, "north", "south")
     assert row(found, "west")["refused"] == "it is not connected"
     assert clinics.charged("west") == 0
@@ -249,7 +253,7 @@ def with_liar(clinics: Any, lie: Liar) -> Remote:
 def test_the_study_finishes_without_a_site_that_answers_wrongly(clinics: Any, case: str) -> None:
     """It is named with what was wrong, and q is what the honest ones alone would have come to."""
     lie, words = LIARS[case]
-    found = clinics.conduct(with_liar(clinics, lie))
+    found = clinics.conduct(with_liar(clinics, lie), at_least=2)
     check(clinics, found, "north", "south")
     assert words in row(found, "west")["refused"]
     assert found.communications == 2 * ROUNDS
@@ -318,13 +322,18 @@ def text_of(case: str) -> str:
 def test_of_a_note_nothing_is_kept_that_an_honest_site_would_not_say(clinics: Any) -> None:
     host = clinics.hosted()
     host.greet = lambda: None  # type: ignore[method-assign]  # or it would be told the truth
+    planned = accounting.epsilon(host.setup.cost(2) or NonPrivate(), DELTA)
+    assert 1.99 < planned <= 2
     for case in NOTES:
         host.note("west", Reply(b"", text_of(case)))
         assert len(host.place.read_text()) < 10_000, case
         assert -1 <= host.last_rounds("inference")[2] <= 10**18, case
         assert math.isnan(host.spent()["west"]) or host.spent()["west"] >= 0, case
         assert 0 <= host.updates()["west"] <= 10**18, case
-        assert host.statements()["west"].epsilon == pytest.approx(1.99900, abs=1e-4), case  # what the plan has
+        stated = host.statements({"west"})["west"]
+        assert isinstance(stated, Statement)
+        assert stated.epsilon == pytest.approx(planned, rel=1e-9), case
+        assert isinstance(host.statements(())["west"], str), case  # nothing of it was taken in
 
 
 @pytest.mark.parametrize(
@@ -333,7 +342,7 @@ def test_of_a_note_nothing_is_kept_that_an_honest_site_would_not_say(clinics: An
 def test_a_note_that_lies_changes_only_what_is_said_of_its_site(clinics: Any, case: str) -> None:
     """Beside honest answers: the posterior is the same to the bit, and the study neither stops nor ends early."""
     note = text_of(case)
-    found = clinics.conduct(with_liar(clinics, lambda station, request: (station(request)[0], note)))
+    found = clinics.conduct(with_liar(clinics, lambda station, request: (station(request)[0], note)), at_least=2)
     assert plain(found) == honest(clinics)
     check(clinics, found, "north", "south")
     assert found.communications == 3 * ROUNDS
@@ -359,7 +368,7 @@ def test_two_of_three_that_lie_about_rounds_do_not_stop_the_third(clinics: Any) 
     lies = json.dumps({"rounds": {"scaling": 10**18, "inference": 10**18}})
     stations = {name: clinics.open(name) for name in ("south", "west")}
     host = clinics.hosted(**{name: lambda r, s=station: (s(r)[0], lies) for name, station in stations.items()})
-    found = clinics.conduct(host)
+    found = clinics.conduct(host, at_least=1)
     assert found.communications == 3
     assert row(found, "north")["updates"] == 1
 
@@ -392,37 +401,182 @@ def test_a_status_is_plain_and_says_where_each_site_is(clinics: Any) -> None:
     assert math.isnan(host.spent()["west"])
 
 
-def test_a_sitting_keeps_what_a_dashboard_shows(clinics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_keeps_what_a_dashboard_shows(clinics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     out = clinics.folder / "out"
     out.mkdir()
-    served = {"study": "", "out": str(out), "patience": 60, "longest": 60, "dashboard": True}
-    (clinics.folder / "served.json").write_text(json.dumps(served))
-    monkeypatch.setenv(SERVED, str(clinics.folder / "served.json"))
     monkeypatch.setattr(studied, "write", lambda *_: None)  # is not what takes part here
     post: Any = clinics.hosted(south=lambda request: Lost("it is not connected")).post
-    StudyController()._sit(clinics.study, clinics.setup(), None, Status(out, "clinics", clinics.setup()), post)
+    statuses: list[Any] = []
+    Session(clinics.study, Agreement.of(clinics.study), out, 2, is_watched=True, watch=statuses.append).hold(post)
+    assert [found["done"] for found in statuses if found["phase"] == "inference"] == list(range(1, ROUNDS + 1))
     board = Board()
     board.follow(out)
     state = json.loads(board.event()[1])
     assert (state["phase"], state["done"], state["of"]) == ("inference", ROUNDS, ROUNDS)
     north, south, _ = state["sites"]
     assert north["spent"] == clinics.ledger("north").spent()
-    assert (north["state"], north["budget"]) == ("here", 2.0)
+    assert (north["state"], north["epsilon"]) == ("here", 2.0)
     assert (south["state"], south["reason"], south["updates"]) == ("away", "it is not connected", 0)
     assert [row["name"] for row in state["posterior"]["rows"]] == ["age", "sex=M"]
     assert state["seeded"], "as the clinics' own files say"
+
+
+def stated(host: Remote, name: str) -> Statement:
+    found = host.statements(NAMES)[name]
+    assert isinstance(found, Statement)
+    return found
 
 
 def test_what_a_site_said_that_it_released_stays_said(clinics: Any) -> None:
     """One that refuses now, or is away at the end, has released what it has."""
     host = clinics.hosted()
     clinics.conduct(host)
-    before = host.statements()
+    before = {name: stated(host, name) for name in NAMES}
     assert all(statement.seeded for statement in before.values())
     host.note("north", Reply(b"", json.dumps({"study": "x", "refusal": "no more"})))
     assert host.notes["north"]["updates"] == {"scaling": 1, "inference": 3}
     host.post.answers["north"] = lambda data: Lost("away")
-    after = host.statements()["north"]
+    after = stated(host, "north")
     assert after.seeded
     assert after.epsilon >= before["north"].epsilon
     assert any("away at the end" in note for note in after.notes)
+
+
+# --- All are asked first --------------------------------------------------------------------------------------------
+
+
+def poor(clinics: Any, *names: str) -> None:
+    """Clinics where an earlier study has spent so much that this one cannot be paid for."""
+    for name in names:
+        clinics.set(name, studies=None)
+        clinics.open(name)
+        clinics.ledger(name).charge(Gaussian(2.5), study="earlier/inference", round=0)
+
+
+@pytest.mark.parametrize("schedule", [None, "asynchronous"])
+def test_nothing_is_charged_at_any_site_where_too_few_accept(clinics: Any, schedule: str | None) -> None:
+    """One site's budget once paid for a study of one."""
+    clinics.study = clinics.read(schedule=schedule)
+    poor(clinics, "south")
+    clinics.set("west", epsilon=1.5)
+    with pytest.raises(ValueError, match="1 of 3 sites accept the study and at least 3 must, so nothing was") as error:
+        clinics.conduct()
+    assert "south: what is left of this site's budget does not pay for the study" in str(error.value)
+    assert "west: epsilon=2 is asked for; expected at most 1.5 here" in str(error.value)
+    assert [clinics.charged(name) for name in NAMES] == [0, 1, 0]
+    with pytest.raises(ValueError, match="1 of 3 sites accept the study and at least 2 must"):
+        clinics.conduct(at_least=2)
+    assert [clinics.charged(name) for name in NAMES] == [0, 1, 0]
+
+
+def test_a_site_that_refused_has_no_part_and_no_statement_of_releases(clinics: Any, tmp_path: Path) -> None:
+    """It was told to have released what the plan has, and to have spent it, with nothing of it in its ledger."""
+    poor(clinics, "south")
+    asked: list[str] = []
+    south = clinics.open("south")
+
+    def counted(request: bytes) -> Any:
+        asked.append("hello" if request == HELLO else "message")
+        return south(request)
+
+    said: list[str] = []
+    found = clinics.conduct(clinics.hosted(south=counted), at_least=2, say=said.append)
+    check(clinics, found, "north", "west")
+    assert clinics.charged("south") == 1
+    assert "message" not in asked
+    assert said[0].startswith("2 of 3 sites take part (south does not: what is left of this site's budget")
+    south_row = row(found, "south")
+    assert (south_row["spent"], south_row["updates"], south_row["is_present"]) == (0.0, 0, False)
+    assert "does not pay for the study" in south_row["refused"]
+    assert set(found.posterior.statement["sites"]) == {"north", "west"}
+    assert found.statements["south"] == "south took no part in this study and released nothing."
+    about = {"name": "clinics", "model": "logistic", "target": "ill", "data": "", "version": ""}
+    (tmp_path / "written").mkdir()
+    result = studied.write(tmp_path / "written", found, about, 0)
+    text = (tmp_path / "written" / "statement.txt").read_text()
+    assert "south\n-----\nsouth took no part in this study and released nothing.\n" in text
+    assert text.count("What was released") == 2
+    assert {one["name"]: one["spent"] > 0 for one in result["sites"]} == {"north": True, "south": False, "west": True}
+    assert result["epsilon"] == max(one["spent"] for one in result["sites"])
+
+
+def test_a_site_whose_budget_was_spent_since_it_accepted_says_so_in_its_note(clinics: Any) -> None:
+    """By a study, or anything else, that charges the same ledger; but not of a study that it has begun."""
+    station = clinics.open("north")
+    assert json.loads(station(HELLO)[1])["refusal"] == ""
+    clinics.ledger("north").charge(Gaussian(2.5), study="earlier/inference", round=0)
+    assert "does not pay for the study" in json.loads(station(HELLO)[1])["refusal"]
+    clinics.set("north", spent=False)
+    told = json.loads(clinics.open("north")(HELLO)[1])["refusal"]
+    assert told == "what is left of this site's budget does not pay for the study; lower epsilon or leave it out"
+    south = clinics.open("south")
+    clinics.ask("south", phase="scaling")
+    clinics.ledger("south").charge(Gaussian(2.5), study="earlier/inference", round=0)
+    assert json.loads(south(HELLO)[1])["refusal"] == ""
+
+
+def test_one_that_is_away_at_the_beginning_does_not_accept_and_may_come_later(clinics: Any) -> None:
+    station = clinics.open("west")
+    host = clinics.hosted(west=lambda request: Lost("it did not answer"))
+    with pytest.raises(ValueError, match=r"2 of 3 sites accept.*\(west: it did not answer\)"):
+        clinics.conduct(host)
+    assert [clinics.charged(name) for name in NAMES] == [0, 0, 0]
+
+    def observe(phase: str, done: int, *rest: Any) -> None:
+        if (phase, done) == ("inference", 1):
+            host.post.answers["west"] = station
+
+    found = clinics.conduct(host, at_least=2, observe=observe)
+    assert [row(found, name)["updates"] for name in NAMES] == [3, 3, 2]
+    assert clinics.charged("west") == 2
+
+
+def test_who_refused_is_asked_again_when_the_command_is_given_again_and_else_never(clinics: Any) -> None:
+    clinics.set("west", epsilon=1.5)
+
+    class Stop(Exception):
+        pass
+
+    def stop_after(phase: str, done: int, *rest: Any) -> None:
+        if (phase, done) == ("inference", 1):
+            raise Stop
+
+    with pytest.raises(Stop):
+        clinics.conduct(at_least=2, observe=stop_after)
+    (clinics.state("west") / "ledger.sqlite").unlink(missing_ok=True)
+    clinics.set("west")
+    with pytest.raises(Stop):
+        clinics.conduct(observe=lambda phase, done, *rest: stop_after(phase, done - 1))
+    assert clinics.charged("west") == 0
+    host = clinics.hosted()
+    host.forgives = True
+    found = clinics.conduct(host)
+    assert [row(found, name)["updates"] for name in NAMES] == [3, 3, 1]
+
+
+def test_a_status_names_what_the_study_spent_and_what_the_ledger_has_in_all(
+    clinics: Any, run: Any, tmp_path: Path
+) -> None:
+    """1.097 of 1 read as a breach: it was the ledger's total beside the study's ε."""
+    clinics.set("north", epsilon=6.0, studies=None)
+    clinics.open("north")
+    clinics.ledger("north").charge(Gaussian(2.0), study="earlier/inference", round=0)
+    clinics.set("west", spent=False)
+    host = clinics.hosted()
+    found = clinics.conduct(host)
+    status = Status(tmp_path, "clinics", host.setup)
+    status.show(host, "inference", 3, 3, {}, {})
+    sites = json.loads((tmp_path / "status.json").read_text())["sites"]
+    ledger, north = clinics.ledger("north"), sites["north"]
+    assert 1.9 < north["spent"] <= north["epsilon"] == 2.0 < north["ledger_spent"] == ledger.spent() <= 6.0
+    assert north["budget"] == 6.0
+    assert (sites["south"]["ledger_spent"], sites["south"]["budget"]) == (sites["south"]["spent"], 2.0)
+    assert (sites["west"]["ledger_spent"], sites["west"]["budget"]) == (None, None)
+    assert 1.9 < sites["west"]["spent"] <= 2.0
+    assert (row(found, "north")["ledger_spent"], row(found, "north")["budget"]) == (ledger.spent(), 6.0)
+    code, printed, _ = run("network", "status", tmp_path)
+    words = " ".join(printed.split())
+    assert code == 0
+    assert f"{north['spent']:.4g} of 2" in words
+    assert f"{ledger.spent():.4g} of 6" in words
+    assert "not told" in words

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tacit.network import station as station_module
 from tacit.network.agreement import Agreement
 from tacit.network.station import HELLO, UNWRITABLE, Journal
 from tacit.privacy import accounting
-from tacit.privacy.events import Gaussian
+from tacit.privacy.events import Gaussian, compose
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.randomness import is_secure
 from tacit.study import name_of
@@ -362,15 +363,18 @@ def test_a_hello_is_answered_by_the_note_alone(clinics: Any) -> None:
         "rounds": {},
         "updates": {},
         "spent": 0.0,
-        "epsilon": 2.0,
+        "rule": "gaussian(reserve=0.001)",
+        "ledger_spent": 0.0,
+        "budget": 2.0,
     }
     clinics.ask(NORTH, 4)
     note = note_of(station)
     assert (note["rounds"], note["updates"], note["seeded"]) == ({"inference": 4}, {"inference": 1}, True)
-    assert note["spent"] == clinics.ledger(NORTH).spent() > 0
+    assert note["spent"] == note["ledger_spent"] == clinics.ledger(NORTH).spent() > 0
     clinics.set(NORTH, spent=False)
     note = note_of(clinics.open(NORTH))
-    assert not {"spent", "epsilon"} & set(note)
+    assert not {"ledger_spent", "budget"} & set(note), "what other studies have spent is told if the site shares it"
+    assert note["spent"] == clinics.ledger(NORTH).spent(), "which follows from the events, that are always told"
     assert note["rounds"] == {"inference": 4}
     assert clinics.charged(NORTH) == 1
 
@@ -507,6 +511,152 @@ def test_what_a_crash_or_a_full_disk_left_of_a_line_is_cut_off(tmp_path: Path, m
     assert filled(path, 1).verify() == 6
 
 
+class Clock:
+    """A time that moves when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_800_000_000.0
+        monkeypatch.setattr(station_module.time, "time", lambda: self.now)
+
+
+def flood(journal: Journal, clock: Clock, count: int, apart: float, words: str = "no") -> None:
+    """So many refusals, some seconds apart."""
+    for number in range(count):
+        clock.now += apart
+        journal.write("refused", "heart/inference", number, b"asked", b"refusal", words)
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("audit*"))
+
+
+def test_refusals_that_are_asked_for_without_end_do_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A year of them, and every first answer among them is there."""
+    clock, path = Clock(monkeypatch), tmp_path / "audit.jsonl"
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+    monkeypatch.setattr(station_module, "MOST_ELSE", 60_000)
+    monkeypatch.setattr(station_module, "PART", 20_000)
+    journal = Journal(path)
+    flood(journal, clock, 20_000, 0.001)
+    one_burst = size(tmp_path)
+    assert one_burst < 60_000
+    assert (
+        len(path.read_bytes().splitlines()) + sum(len(part.read_bytes().splitlines()) for part in journal.parts()[:-1])
+        <= 2 * station_module.A_MINUTE
+    )
+    answered = []
+    for day in range(365):
+        flood(journal, clock, 300, 288.0, f"no {day % 3}")
+        if day % 10 == 0:
+            journal = Journal(path)  # a new process knows what was written
+            journal.write("answered", "heart/inference", day, b"asked", f"{day}".encode(), "")
+            answered.append(("heart/inference", day))
+            for _ in range(50):  # the same answer, again
+                journal.write("answered", "heart/inference", day, b"asked", f"{day}".encode(), "")
+    assert size(tmp_path) < 60_000 + 20_000 + 365 * 2 * 450
+    assert list(dict.fromkeys(journal.answered())) == answered
+    assert journal.verify() > 400
+    words = [json.loads(line)["words"] for line in journal.lines() if b'"summary"' in line]
+    assert any("x refused: no 1" in text for text in words)
+
+
+def test_a_log_is_put_aside_when_it_is_long_and_its_chain_goes_on_over_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(station_module, "PART", 1500)
+    path = tmp_path / "audit.jsonl"
+    journal = Journal(path)
+    for number in range(40):
+        journal.write("answered", "heart/inference", number, b"asked", f"{number}".encode(), "")
+    parts = journal.parts()
+    assert len(parts) > 5
+    assert path == parts[-1]
+    assert {part.name for part in parts[:2]} == {"audit-0001.jsonl", "audit-0002.jsonl"}
+    assert max(part.stat().st_size for part in parts) < 1500 + 600
+    assert Journal(path).verify() == 40
+    assert Journal(path).answered() == [("heart/inference", number) for number in range(40)]
+    path.unlink()  # a crash between the old file's new name and the first line of the new one
+    kept = Journal(path).verify()
+    Journal(path).write("answered", "heart/inference", 40, b"", b"x", "")
+    assert Journal(path).verify() == kept + 1
+    lines = parts[1].read_bytes().splitlines(keepends=True)
+    parts[1].write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(ValueError, match="does not follow the one before"):
+        Journal(path).verify()
+    parts[1].unlink()
+    with pytest.raises(ValueError, match="does not follow the one before"):
+        Journal(path).verify()
+    names = {part.name for part in journal.parts()[:-1]}
+    for number in range(50, 60):
+        journal.write("answered", "heart/inference", number, b"asked", f"{number}".encode(), "")
+    assert names < {part.name for part in journal.parts()}, "no part takes the place of another"
+
+
+def test_a_round_that_only_an_older_part_of_the_log_has_is_still_missed_in_a_ledger(
+    clinics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clinics.open(NORTH)
+    path = clinics.state(NORTH) / "ledger.sqlite"
+    older = path.read_bytes()
+    clinics.ask(NORTH, phase="scaling")
+    monkeypatch.setattr(station_module, "PART", 10)
+    clinics.open(NORTH)
+    assert b'"answered"' not in journal_of(clinics).path.read_bytes()
+    for store in clinics.state(NORTH).glob("*/*.store"):
+        store.unlink()
+    path.write_bytes(older)
+    assert "not ready" in clinics.open(NORTH).refusal
+
+
+def test_a_store_alone_shows_that_a_ledger_forgot_a_round(clinics: Any) -> None:
+    """Also one of another study, and where the audit log was lost with the ledger."""
+    clinics.set(NORTH, epsilon=6.0, studies=None)
+    clinics.open(NORTH)
+    path = clinics.state(NORTH) / "ledger.sqlite"
+    older = path.read_bytes()
+    clinics.ask(NORTH, phase="scaling")
+    path.write_bytes(older)
+    (clinics.state(NORTH) / "audit.jsonl").unlink()
+    assert "not ready" in clinics.open(NORTH).refusal
+    clinics.study = clinics.read(name="second")
+    (clinics.state(NORTH) / "audit.jsonl").unlink()
+    assert "not ready" in clinics.open(NORTH).refusal
+
+
+RULES = {"natural": "gaussian(", "ep": "gaussian(", "vi": "renyi("}
+
+
+@pytest.mark.parametrize("method", RULES)
+def test_a_site_counts_by_a_rule_that_is_proved_and_says_which(clinics: Any, method: str) -> None:
+    clinics.study = clinics.read(method=method)
+    clinics.set(NORTH)
+    station = clinics.open(NORTH)
+    assert station.refusal == ""
+    assert clinics.ledger(NORTH).accountant.startswith(RULES[method])
+    assert note_of(station)["rule"] == clinics.ledger(NORTH).accountant
+
+
+def test_a_rule_of_a_ledger_is_not_changed(clinics: Any) -> None:
+    clinics.open(NORTH)
+    clinics.set(NORTH, methods=["natural"])
+    text = clinics.path(NORTH).read_text().replace("[limits]", '[limits]\nrule = "renyi"')
+    clinics.path(NORTH).write_text(text)
+    assert "not ready" in clinics.open(NORTH).refusal
+    assert "a ledger's rule is not changed" in journal_of(clinics).path.read_text()
+
+
+def test_a_large_delta_is_allowed_by_the_site_or_not_at_all(clinics: Any) -> None:
+    clinics.study = clinics.read(delta=0.05, allow_large_delta=True)
+    clinics.set(NORTH)
+    assert "allow_large_delta" in clinics.path(NORTH).read_text(), "as its example has it"
+    assert clinics.open(NORTH).refusal == ""
+    text = clinics.path(NORTH).read_text()
+    clinics.path(NORTH).write_text("\n".join(line for line in text.splitlines() if "allow_large" not in line))
+    assert clinics.open(NORTH).refusal == "allow_large_delta is not allowed here; leave it out"
+
+
 def test_no_value_of_a_record_is_in_the_log_the_notes_or_refusals(clinics: Any) -> None:
     """Also where records do not fit, and the holder is told why."""
     path = clinics.folder / NORTH / "north.csv"
@@ -593,11 +743,31 @@ def test_scores_are_released_once(clinics: Any) -> None:
     assert station.refusal == ""
 
 
+def test_records_are_held_out_by_a_secret_of_the_site_that_stays(clinics: Any) -> None:
+    """Made where a study asks for scores and the noise is not seeded; a station that begins again splits alike."""
+    clinics.study = clinics.read(evaluation=0.1)
+    clinics.set("north", insecure_seed=None)
+    key = clinics.state("north") / "held-out.key"
+    found = []
+    for _ in range(2):
+        setup = clinics.open("north").setup
+        found.append(np.asarray(setup.access("evaluation", 0, setup.public_scaling()).present))
+    np.testing.assert_array_equal(*found)
+    assert len(key.read_bytes()) == 32
+    assert key.stat().st_mode & 0o777 == 0o600
+    clinics.stations["north"].close()
+    key.unlink()
+    setup = clinics.open("north").setup
+    assert np.any(np.asarray(setup.access("evaluation", 0, setup.public_scaling()).present) != found[0])
+    clinics.open("south")
+    assert not (clinics.state("south") / "held-out.key").exists(), "a seed is a secret's place"
+
+
 def test_a_refusal_for_want_of_budget_tells_what_is_spent_only_where_that_is_shared(clinics: Any) -> None:
     for spent in (True, False):
         clinics.set(NORTH, spent=spent)
         station = clinics.open(NORTH)
-        station.epsilon = 1e-6
+        station.allowance = replace(station.allowance, epsilon=1e-6)
         part = clinics.ask(NORTH, phase="scaling")
         assert isinstance(part, Refusal)
         assert (part.reason == NO_BUDGET) is not spent
@@ -621,7 +791,7 @@ def settled(clinics: Any) -> Any:
 def test_a_study_spends_no_more_than_its_own_part_of_a_budget(clinics: Any) -> None:
     """Whatever else the site has, and however many updates the coordinator asks for: by vi, that end by the ledger."""
     clinics.study = clinics.read(method="vi", epsilon=0.3, rounds=30)
-    clinics.set(NORTH, epsilon=50.0)
+    clinics.set(NORTH, epsilon=5.0)
     clinics.open(NORTH)
     answers = [clinics.ask(NORTH, round, content=settled(clinics)) for round in range(30)]
     made = sum(isinstance(answer, Update) for answer in answers)
@@ -629,11 +799,16 @@ def test_a_study_spends_no_more_than_its_own_part_of_a_budget(clinics: Any) -> N
     last = answers[-1]
     assert isinstance(last, Refusal)
     assert "of this study is spent" in last.reason
-    assert 0 < clinics.ledger(NORTH).spent() <= 0.3 * (1 + 1e-9)
+    spent = clinics.stations[NORTH].allowance.spent()
+    assert 0 < spent <= 0.3 * (1 + 1e-9)
+    assert spent == note_of(clinics.stations[NORTH])["spent"]
+    entries = clinics.ledger(NORTH).entries()
+    whole = compose(*(entry.event for entry in entries))
+    assert accounting.epsilon(whole, 1e-4) == pytest.approx(spent)
 
 
 def test_vi_makes_no_more_updates_than_the_plan_has_rounds(clinics: Any) -> None:
-    clinics.study = clinics.read(method="vi", epsilon=40.0, rounds=2)
+    clinics.study = clinics.read(method="vi", epsilon=5.0, rounds=2)
     clinics.set(NORTH)
     clinics.open(NORTH)
     answers = [clinics.ask(NORTH, round, content=settled(clinics)) for round in range(3)]

@@ -492,3 +492,13 @@ def test_calibration_finds_noise_where_a_power_of_two_almost_does(epsilon):
     """At ε = 10, δ = 1e-5 a multiplier of ½ reaches 9.9973: within the tolerance of the target, and below it."""
     found = acc.calibrate(epsilon, 1e-5, plan=Gaussian)
     assert 0.998 * epsilon <= found.epsilon <= epsilon
+
+
+@pytest.mark.parametrize(("delta", "records"), [(0.01, 100), (0.5, 100), (1 / 3, 3)])
+def test_a_delta_at_which_a_record_may_be_published_is_refused_unless_it_is_allowed(delta, records):
+    with pytest.raises(ValueError, match=f"delta={delta} for {records} records.*lower delta, or allow it"):
+        acc.check_delta_of(delta, records)
+    acc.check_delta_of(delta, records, allowed=True)
+    acc.check_delta_of(0.99 / records, records)
+    with pytest.raises(ValueError, match="delta="):
+        acc.check_delta_of(1.0, records, allowed=True)

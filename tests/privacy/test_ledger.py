@@ -27,6 +27,7 @@ from tacit.privacy.events import (
     Scheduled,
     compose,
 )
+from tacit.privacy.filters import in_theory
 from tacit.privacy.ledger import AlreadyCharged, BrokenLedger, BudgetExceeded, Ledger
 
 QUARTER = Laplace(4.0)  # ε = 0.25, at every δ
@@ -386,6 +387,119 @@ def test_a_budget_raised_in_memory_does_not_count(tmp_path: Path) -> None:
     assert made.entries() == ()
 
 
+# --- Rules and raised budgets ------------------------------------------------------------------------------------
+
+
+def test_a_gaussian_ledger_is_exact_takes_what_is_left_and_refuses_samples_in_a_sentence(tmp_path: Path) -> None:
+    made = make(tmp_path, epsilon=1.0, accountant="gaussian", timeout=60.0)
+    assert (made.accountant, Ledger.open(made.path)) == ("gaussian(reserve=0.001)", made)
+    step = Gaussian(20.0, coordinates=10)
+    while made.remaining_after(step) >= 0:
+        made.charge(step, study="heart", round=len(made.entries()))
+    steps = len(made.entries())
+    assert made.spent() == pytest.approx(accounting.epsilon(Repeated(step, steps), 1e-5), rel=1e-9)
+    assert accounting.epsilon(Repeated(step, steps + 1), 1e-5) > 1.0
+    for refused in (STEP, QUARTER, compose(step, STEP)):
+        with pytest.raises(ValueError, match=r"without sampling.*'renyi' from the start"):
+            made.charge(refused, study="lung", round=0)
+    with pytest.raises(BudgetExceeded):
+        made.charge(step, study="lung", round=0)
+    assert len(made.entries()) == steps
+    assert made.price(step) == pytest.approx(accounting.epsilon(step, 1e-5), rel=1e-9)
+    made.verify()
+
+
+def test_a_renyi_ledger_keeps_the_order_it_was_made_with(tmp_path: Path) -> None:
+    made = make(tmp_path, epsilon=1.0, accountant="renyi")
+    assert made.accountant == "renyi(order=18, reserve=0.01)"
+    for round, event in enumerate([STEP, Gaussian(20.0), Laplace(20.0), STEP]):
+        made.charge(event, study="heart", round=round)
+    whole = compose(Repeated(STEP, 2), Gaussian(20.0), Laplace(20.0))
+    (divergence,) = accounting.rdp(in_theory(whole), (18.0,))
+    assert made.spent() == pytest.approx(divergence + accounting.renyi_spread(18, 0.99e-5), rel=1e-12)
+    (tmp_path / "other").mkdir()
+    other = make(tmp_path / "other", epsilon=1.0, accountant="renyi(order=7, reserve=0.25)", timeout=5.0)
+    assert Ledger.open(other.path).accountant == "renyi(order=7, reserve=0.25)"
+
+
+def test_draws_beyond_what_was_set_aside_are_refused_in_their_own_words(tmp_path: Path) -> None:
+    made = make(tmp_path, accountant="gaussian")
+    with pytest.raises(BudgetExceeded, match="draws of noise need more of δ=1e-05 than"):
+        made.charge(Gaussian(1e3, coordinates=10**7), study="heart", round=0)
+    assert made.entries() == ()
+
+
+def test_a_ledger_says_which_theorem_covers_analyses_chosen_after_results(tmp_path: Path) -> None:
+    words = {}
+    for name in ("gaussian", "renyi", "pld", "rdp", "zcdp"):
+        made = make(tmp_path, accountant=name)
+        assert made.to_dict()["adaptive_analyses"] == made.rule_words
+        words[name] = made.rule_words
+        made.path.unlink()
+    assert words["gaussian"].startswith("covered, by the Gaussian-DP filter")
+    assert words["renyi"].startswith("covered, by the Rényi filter at the fixed order 18 ")
+    assert all(words[name].startswith("not covered by the rule") for name in ("pld", "rdp", "zcdp"))
+
+
+def test_a_raised_budget_is_an_entry_that_forgets_nothing_and_is_said(tmp_path: Path) -> None:
+    made = make(tmp_path, accountant="gaussian")
+    for round in range(2):
+        made.charge(Gaussian(6.0), study="heart", round=round)
+    third = Gaussian(6.0)
+    with pytest.raises(BudgetExceeded):
+        made.charge(third, study="heart", round=2)
+    before = made.spent()
+    entry = made.extend(2.0, note="by the board")
+    assert (entry.budget, entry.spent, entry.event, entry.note) == (2.0, before, Composed(()), "by the board")
+    opened = Ledger.open(made.path)
+    assert (opened.epsilon, opened.first_epsilon, opened.spent()) == (2.0, 1.0, before)
+    made.charge(third, study="heart", round=2)  # one that was opened before keeps to it too
+    assert made.spent() == opened.spent() == pytest.approx(accounting.epsilon(Repeated(third, 3), 1e-5), rel=1e-4)
+    assert opened.verify() == made.head()
+    assert "raised from ε = 1 to 2, which is covered if it was decided without looking at results" in opened.rule_words
+    assert opened.to_dict()["epsilon"] == made.to_dict()["epsilon"] == 2.0
+    with pytest.raises(BudgetExceeded):
+        opened.charge(Gaussian(1.0), study="heart", round=3)
+    for wrong in (2.0, 1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"^epsilon="):
+            opened.extend(wrong)
+    with pytest.raises(ValueError, match="stands for what raises the budget"):
+        opened.charge(third, study=ledger._EXTENSIONS, round=0)
+    assert len(opened.entries()) == 4
+
+
+def test_an_extension_cannot_be_slipped_in_or_taken_out(tmp_path: Path) -> None:
+    made = make(tmp_path, accountant="gaussian")
+    made.charge(Gaussian(6.0), study="heart", round=0)
+    made.extend(2.0)
+    made.charge(Gaussian(6.0), study="heart", round=1)
+    for statement in (
+        """UPDATE entries SET event = '{"epsilon":9.0,"type":"budget"}' WHERE position = 2""",
+        "DELETE FROM entries WHERE position = 2",
+    ):
+        copy = tmp_path / "copy.ledger"
+        shutil.copy(made.path, copy)
+        tamper(copy, statement)
+        with pytest.raises(BrokenLedger):
+            Ledger.open(copy).charge(Gaussian(6.0), study="heart", round=2)
+    assert Ledger.open(made.path).verify() == made.head()
+
+
+def test_a_ledger_of_the_first_format_still_opens_and_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_FORMAT", 1)
+    made = make(tmp_path, accountant="pld", epsilon=5.0)
+    monkeypatch.undo()
+    old = Ledger.open(made.path)
+    old.charge(STEP, study="heart", round=0)
+    assert old.spent() == pytest.approx(accounting.epsilon(Repeated(STEP, 1), 1e-5))
+    monkeypatch.setattr(ledger, "_FORMAT", 3)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ValueError, match="is of ledger format 3; this version of tacit reads 1, 2"):
+        make(tmp_path / "other")
+
+
 # --- Files that are not as they should be ------------------------------------------------------------------------
 
 
@@ -506,6 +620,7 @@ def child(script: str, *arguments: object) -> Any:
 AT_ONCE = """
 import json, os, sys, time
 from tacit.privacy.events import Laplace
+from tacit.privacy.filters import in_theory
 from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
 
 path, same = sys.argv[1], sys.argv[2] == "same"
@@ -722,7 +837,8 @@ def test_show_prints_the_budget_and_every_entry(run: Run, tmp_path: Path) -> Non
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith(f"ward 7: ε = {made.spent():.6g} of 10 is spent at δ = 1e-05 (basic, add-remove")
-    assert [line.split()[0] for line in lines[1:-1]] == list("12345")
+    assert [line.split()[0] for line in lines[1:-2]] == list("12345")
+    assert lines[-2] == f"Analyses chosen after seeing results: {made.rule_words}"
     assert "round 2 of heart (note 2)" in lines[3]
     assert lines[-1] == f"Head: {made.head()}"
     code, out, err = run("ledger", "show", made.path, "--json")
@@ -737,6 +853,7 @@ def test_verify_says_that_a_ledger_is_sound(run: Run, tmp_path: Path) -> None:
     code, out, err = run("ledger", "verify", made.path, "--expected-head", made.head())
     assert (code, err) == (0, "")
     assert "ward 7 is sound: 5 entries" in out
+    assert f"Analyses chosen after seeing results: {made.rule_words}" in out
     code, out, _ = run("ledger", "verify", made.path, "--json")
     assert code == 0
     assert json.loads(out) == {
@@ -745,6 +862,8 @@ def test_verify_says_that_a_ledger_is_sound(run: Run, tmp_path: Path) -> None:
         "entries": 5,
         "spent": made.spent(),
         "head": made.head(),
+        "accountant": "basic",
+        "adaptive_analyses": made.rule_words,
     }
 
 

@@ -312,19 +312,21 @@ def test_the_coefficients_clearest_from_0_are_shown_in_the_order_of_the_columns(
 def test_numbers_that_are_not_known_or_not_finite_are_left_open(board):
     strange = posterior()
     strange.blocks["coefficients"].mean[3] = np.nan
-    board.about("study", {"a": float("inf")})
+    endless = {"epsilon": np.inf, "budget": np.nan, "ledger_spent": np.inf}
     history = [{"round": 1, "accuracy": np.nan}, {"round": 2, "accuracy": 0.5, "log_likelihood": -np.inf}]
-    board.see(sight(1, site("a", spent=None), posterior=strange, history=history))
+    board.see(sight(1, site("a", spent=None) | endless, posterior=strange, history=history))
     state = json.loads(board.event()[1], parse_constant=lambda name: pytest.fail(name))
-    assert state["sites"][0] | {"spent": None, "budget": None} == state["sites"][0]
+    unknown = dict.fromkeys(("spent", "epsilon", "budget", "ledger_spent"))
+    assert state["sites"][0] | unknown == state["sites"][0]
     assert "column-2" not in [row["name"] for row in state["posterior"]["rows"]]
     assert state["history"] == [{"round": 2, "accuracy": 0.5}]
 
 
-def test_a_budget_is_that_of_the_sites_own_ledger(board):
-    board.about("study", {"north": 8.0})
-    board.see(sight())
-    assert [row["budget"] for row in json.loads(board.event()[1])["sites"]] == [8.0, 2.0]
+def test_what_a_study_spent_and_what_a_ledger_has_in_all_are_shown_apart(board):
+    board.see(sight(1, site("north") | {"ledger_spent": 2.5, "budget": 8.0}, site("south")))
+    north, south = json.loads(board.event()[1])["sites"]
+    assert (north["spent"], north["epsilon"], north["ledger_spent"], north["budget"]) == (0.5, 2.0, 2.5, 8.0)
+    assert (south["spent"], south["epsilon"], south["ledger_spent"], south["budget"]) == (0.5, 2.0, None, None)
 
 
 # --- What is never said ------------------------------------------------------------------------------------------
@@ -340,7 +342,9 @@ def test_nothing_is_said_but_what_is_named_here(server, board):
         *("version", "title", "state", "words", "phase", "done", "of", "sites", "posterior", "history", "seeded"),
         *("log", "elapsed", "left"),
     }
-    assert set(state["sites"][0]) == {"name", "state", "reason", "updates", "spent", "budget"}
+    assert set(state["sites"][0]) == {
+        *("name", "state", "reason", "updates", "spent", "epsilon", "ledger_spent", "budget")
+    }
     assert set(state["history"][0]) == {"round", "communications", "accuracy"}
     assert set(state["posterior"]) == {"effect", "level", "of", "lacks_noise", "rows"}
     assert set(state["posterior"]["rows"][0]) == {"name", "per", "mean", "low", "high", "trail"}

@@ -16,6 +16,7 @@ from tests.test_study import PLACES, PLAN, members, public, table
 
 from tacit.engines.coordinator import Answer
 from tacit.federated.messages import Broadcast
+from tacit.privacy.statement import rounded_up
 from tacit.report import figures, findings, page, studied
 from tacit.report.findings import SHOWN, shown
 from tacit.study import Federation, LocalHost, Setup, conduct
@@ -85,12 +86,21 @@ class Told:
     def updates(self) -> dict[str, int]:
         return next(self.counts)
 
-    def statements(self) -> Any:
-        return self.heard.statements()
+    def totals(self) -> dict[str, tuple[float, float]]:
+        return self.heard.totals()
+
+    def consents(self) -> Any:
+        return dict.fromkeys(self.heard.consents(), "")
+
+    def leave_out(self, refusing: Any) -> None:
+        assert not refusing
+
+    def statements(self, present: Any) -> Any:
+        return self.heard.statements(present)
 
 
 def left(folder: Path, found: Federation) -> Path:
-    studied.write(folder, found, ABOUT, dict.fromkeys((row["name"] for row in found.sites), 4.0), 40)
+    studied.write(folder, found, ABOUT, 40)
     return folder
 
 
@@ -229,7 +239,7 @@ def changed(done: Path, folder: Path, change: Callable[[dict[str, Any], dict[str
 def without_privacy(result: dict[str, Any], sites: dict[str, Any]) -> None:
     result.update(epsilon=None)
     for row, site in zip(result["sites"], sites.values(), strict=True):
-        row.update(spent=None, budget=None)
+        row.update(spent=None, epsilon=None, ledger_spent=None, budget=None)
         site.update(private=False, epsilon=None)
 
 
@@ -320,19 +330,31 @@ def test_a_site_that_was_left_out_has_its_reason_beside_it(done: Path) -> None:
     assert "left out, or late" not in (done / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("no_figures")
+def test_a_ledger_of_more_than_this_study_has_its_own_column(done: Path) -> None:
+    """Its total beside the study's ε would read as a breach."""
+    sites = json.loads((done / "result.json").read_text())["sites"]
+    assert "its ledger, over all studies" not in (done / "report.html").read_text()
+    sites[1].update(ledger_spent=5.25, budget=8.0)
+    text = text_of(done, sites=sites)
+    assert "its ledger, over all studies" in text
+    assert f"<td>{rounded_up(sites[1]['spent'])}</td><td>4</td><td>5.25 of 8</td>" in text
+    assert "Ledgers of the sites' own count all studies; with this one: site-1 ε = 5.25 of 8." in unescape(text)
+
+
 def test_a_timeline_is_what_the_ledger_says_after_each_round(done: Path) -> None:
     history = json.loads((done / "result.json").read_text())["history"]
     spent = [row["spent"]["site-0"] for row in history]
     assert spent == sorted(spent)
     assert len(set(spent)) == PLAN.rounds
     result = {"history": [{"round": j + 1, "spent": {"a": j + 1.0}} for j in range(4)]}
-    found = page._timeline(result, 4, {"name": "a", "budget": 4.0})
+    found = page._timeline(result, 4, {"name": "a", "epsilon": 4.0})
     assert found is not None
     assert found["dots"] == [("37.0", "20.5"), ("72.0", "15.0"), ("107.0", "9.5"), ("142.0", "4.0")]
     assert found["words"] == "ε rises to 4 of 4 in 4 of 4 rounds"
-    assert page._timeline(result, 4, {"name": "b", "budget": 4.0}) is None
+    assert page._timeline(result, 4, {"name": "b", "epsilon": 4.0}) is None
     elsewhere = {"history": [{"round": j + 1, "updates": {"a": j + 1}} for j in range(4)]}
-    told = page._timeline(elsewhere, 4, {"name": "a", "budget": 9.0})
+    told = page._timeline(elsewhere, 4, {"name": "a", "epsilon": 9.0})
     assert told is not None
     assert (told["dots"], told["words"]) == (found["dots"], "updates rise to 4 of 4 in 4 of 4 rounds")
 

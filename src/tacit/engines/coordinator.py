@@ -116,6 +116,16 @@ class Progress:
         return cls(state, position, pending, refused, missed, answered, communications, away, asked, taken)
 
 
+def answered_in(data: bytes) -> dict[int, tuple[int, int]]:
+    """Of a stored progress, by site: the last round that it answered, and how many of its answers were taken in."""
+    try:
+        found = {"taken": ()} | decode_tree(data)
+        answered, taken = _numbers(found["answered"]), _numbers(found["taken"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"what was stored is not a run's progress ({error!r}); begin it anew") from None
+    return {site: (round, taken.get(site, 0)) for site, round in answered.items()}
+
+
 def is_deserted(now: Progress, sites: int) -> bool:
     """Whether all that are still asked are away."""
     left = set(range(sites)) - set(now.refused)

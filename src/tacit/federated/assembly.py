@@ -23,7 +23,7 @@ roster, with which key, and how many must be honest, is the site's own plan, and
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,13 +43,14 @@ from tacit.federated.site import (
     NO_BUDGET,
     NO_LEDGER,
     SEEDED,
+    Trace,
     _form,
     _is_proper,
     _own_key,
     _words,
     _write,
 )
-from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger, Unwritable
+from tacit.privacy.ledger import Allowance, AlreadyCharged, BudgetExceeded, Ledger, Unwritable
 from tacit.privacy.mechanism import Access
 from tacit.privacy.randomness import insecure_key, is_secure
 from tacit.privacy.released import Released
@@ -192,7 +193,7 @@ class Delegate:
     terms: Terms
     access: Access
     key: Array
-    ledger: Ledger | None
+    ledger: Ledger | Allowance | None
     identity: bytes = field(repr=False)
     tells_spent: bool = True
     _site: secure_sum.Site | None = field(init=False, default=None, repr=False)
@@ -345,7 +346,7 @@ class Assembly:
     access: Access
     ask: Ask
     store: Path | None = None
-    present: dict[str, int] = field(init=False, default_factory=dict)  # in how many sums each site is
+    rounds: dict[str, list[int]] = field(init=False, default_factory=dict)  # of whose sums each site is a part
     absent: dict[str, str] = field(init=False, default_factory=dict)  # who is not in the last one, and why
     _state: Tree = field(init=False)
     _answered: Update | None = field(init=False, default=None)
@@ -354,9 +355,14 @@ class Assembly:
 
     def __post_init__(self) -> None:
         self._state = self.terms.algorithm.site_init()
-        self.present = dict.fromkeys(self.terms.roster, 0)
+        self.rounds = {name: [] for name in self.terms.roster}
         if self.store is not None and self.store.exists():
             self._restore(self.store.read_bytes())
+
+    @property
+    def present(self) -> dict[str, int]:
+        """In how many sums each site is."""
+        return {name: len(rounds) for name, rounds in self.rounds.items()}
 
     @property
     def updates(self) -> int:
@@ -382,7 +388,7 @@ class Assembly:
         finite = all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(new))
         self._state = new if finite else self._state
         answer = jax.tree.map(np.asarray, algorithm.answer(self._state))
-        self.present = {name: count + (name in here) for name, count in self.present.items()}
+        self.rounds = {name: [*made, broadcast.round] if name in here else made for name, made in self.rounds.items()}
         self._answered = Update(self.terms.study, EVERYBODY, broadcast.round, answer)
         if self.store is not None:
             _write(self.store, self._stored(self._answered))
@@ -472,20 +478,18 @@ class Assembly:
                 "answer": update.content,
                 "state": _leaves(self._state),
                 "place": np.array([update.round], np.int64),
-                "present": np.array([self.present[name] for name in sorted(self.present)], np.int64),
-                "owner": self._owner(),
+                "rounds": {
+                    f"{j:04d}": np.array(made, np.int64) for j, (_, made) in enumerate(sorted(self.rounds.items()))
+                },
+                "owner": _owner(self.terms.study, self.rounds),
             }
         )
-
-    def _owner(self) -> np.ndarray:
-        return _words(self.terms.study, *sorted(self.terms.roster)).astype(np.int64)
 
     def _restore(self, data: bytes) -> None:
         try:
             found = decode_tree(data)
-            leaves, (round,), counts = list(found["state"].values()), found["place"], found["present"]
-            if not np.array_equal(found["owner"], self._owner()):
-                raise ValueError("it is of another study")
+            leaves, (round,) = list(found["state"].values()), found["place"]
+            rounds = _rounds_of(found, self.terms.study, self.rounds)
             like = jax.tree.leaves(self._state)
             if [np.shape(leaf) for leaf in like] != [np.shape(leaf) for leaf in leaves]:
                 raise ValueError("it has another shape")
@@ -493,8 +497,29 @@ class Assembly:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"store={self.store} cannot be read ({error}); go back to a sound copy") from None
         self._state = jax.tree.unflatten(jax.tree.structure(self._state), [jnp.asarray(leaf) for leaf in leaves])
-        self.present = dict(zip(sorted(self.present), map(int, counts), strict=True))
+        self.rounds = rounds
         self._answered = Update(self.terms.study, EVERYBODY, int(round), answer)
+
+
+def _owner(study: str, names: Iterable[str]) -> np.ndarray:
+    return _words(study, *sorted(names)).astype(np.int64)
+
+
+def _rounds_of(found: Tree, study: str, names: Iterable[str]) -> dict[str, list[int]]:
+    """Of whose sums each site is a part, as a store has it."""
+    if not np.array_equal(found["owner"], _owner(study, names)):
+        raise ValueError("it is of another study")
+    pairs = zip(sorted(names), found["rounds"].values(), strict=True)
+    return {name: [int(round) for round in made] for name, made in pairs}
+
+
+def traces_of(store: Path, study: str, names: Iterable[str]) -> dict[str, Trace]:
+    """What the store of an `Assembly` says that each site was charged for; a ValueError if it cannot be read."""
+    try:
+        rounds = _rounds_of(decode_tree(store.read_bytes()), study, names)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"store={store} cannot be read ({error}); go back to a sound copy") from None
+    return {name: Trace(study, frozenset(made), len(made), store.name) for name, made in rounds.items()}
 
 
 # --- Messages as trees -------------------------------------------------------------------------------------------

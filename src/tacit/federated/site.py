@@ -18,6 +18,8 @@ says that the round is lost, and goes on with the next one. So a crash counts at
 import errno
 import hashlib
 import os
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +35,7 @@ from tacit.families import Family, FullGaussian, is_proper
 from tacit.federated.algorithm import Algorithm
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
 from tacit.privacy.events import Event
-from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger, Unwritable
+from tacit.privacy.ledger import Allowance, AlreadyCharged, BudgetExceeded, Entry, Ledger, Unwritable
 from tacit.privacy.mechanism import Access
 from tacit.privacy.randomness import is_secure
 from tacit.privacy.released import Released, price
@@ -54,6 +56,53 @@ NOT_STORED = (
 )
 
 
+@dataclass(frozen=True)
+class Trace:
+    """Answered rounds of a study, as something other than a ledger has kept them.
+
+    rounds: those that are known by number; count: how many there were at least; where: who says so.
+    """
+
+    study: str
+    rounds: frozenset[int]
+    count: int
+    where: str
+
+
+def check_complete(path: Path, entries: Iterable[Entry] | None, traces: Iterable[Trace]) -> None:
+    """Refuse a ledger that lacks a round which was answered. Call it before anything is read or charged.
+
+    An answer is made after its charge, so such a ledger was deleted and made anew, or is an older copy: it has
+    forgotten what was spent. entries: of the ledger at `path`; None where it is gone.
+    """
+    charged = {(entry.study, entry.round) for entry in entries or ()}
+    counts = Counter(study for study, _ in charged)
+    for trace in traces:
+        lost = sorted(round for round in trace.rounds if (trace.study, round) not in charged)
+        if not lost and counts[trace.study] >= trace.count:
+            continue
+        what = f"round {lost[0]}" if lost else f"all of {trace.count} rounds"
+        what += f" of {trace.study}, answered by {trace.where}"
+        if entries is None:
+            raise ValueError(f"ledger={path} is gone and had {what}; go back to a copy that has them all")
+        raise ValueError(
+            f"ledger={path} does not have {what}; an older copy was put back or it was made anew, so go back to a "
+            "newer one"
+        )
+
+
+def trace_of(store: Path, name: str, studies: Iterable[str]) -> Trace | None:
+    """What a site's store says was answered; None if it cannot be read. studies: of which one is the store's."""
+    try:
+        found = decode_tree(store.read_bytes())
+        round, count = (int(number) for number in found["place"])
+        owner = found["owner"]
+    except (OSError, KeyError, TypeError, AttributeError, ValueError):
+        return None
+    own = (study for study in studies if np.array_equal(owner, _words(study, name).astype(np.int64)))
+    return Trace(next(own, "a study that it does not know"), frozenset([round]), count, store.name)
+
+
 @dataclass
 class Site:
     """`site(broadcast)`: the answer, or a refusal with its reason.
@@ -70,7 +119,7 @@ class Site:
     algorithm: Algorithm
     access: Access
     key: Array
-    ledger: Ledger | None
+    ledger: Ledger | Allowance | None
     store: Path | None = None
     most: int | None = None
     tells_spent: bool = True
@@ -86,6 +135,9 @@ class Site:
         self._expected = _form(jax.eval_shape(lambda: self.algorithm.broadcast(self.algorithm.coordinator_init(1))[1]))
         if self.store is not None and self.store.exists():
             self._restore(self.store.read_bytes())
+            trace = trace_of(self.store, self.name, [self.study])
+            if self.ledger is not None and trace is not None:
+                check_complete(self.ledger.path, self.ledger.entries(), [trace])
 
     @property
     def updates(self) -> int:

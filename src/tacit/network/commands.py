@@ -57,6 +57,7 @@ def init(
     typer.echo(f"Kits for {len(made)} sites, which will dial {address}:{port}:")
     for own in made:
         typer.echo(f"  {own}: edit site.toml there, then: tacit join {own / 'site.toml'}")
+    typer.echo(f"{out / 'coordinator'} is for the coordinator, with {out / 'network.json'}.")
     typer.echo(f"{out / 'authority'} signs certificates: keep it off the network, and back it up.")
 
 
@@ -82,7 +83,7 @@ def serve(
     out: Out = OUT,
     patience: Annotated[float, typer.Option(help="Seconds for which a round waits for a site that is away.")] = 60.0,
     longest: Annotated[float, typer.Option(help="Seconds for which a site may work on one answer.")] = 3600.0,
-    at_least: Annotated[int | None, typer.Option(help="How many sites must be there to begin; all by default.")] = None,
+    at_least: Annotated[int | None, typer.Option(help="How many sites must accept to begin; all by default.")] = None,
     is_watched: Annotated[
         bool, typer.Option("--dashboard", help="Show it on a web page of this machine; prints the address.")
     ] = False,
@@ -172,21 +173,21 @@ def status(
     if (out / "result.json").exists():
         title = f"{found['study']}: finished"
     table = Table(title=Text(title), caption=Text(found.get("failed") or f"as of {found['time']}"))
-    for j, name in enumerate(("site", "state", "updates", "ε spent", "of", "last heard (UTC)", "")):
+    heads = ("site", "state", "updates", "ε of this study", "ε of its ledger", "last heard (UTC)", "")
+    for j, name in enumerate(heads):
         table.add_column(name, justify="right" if j in (2, 3, 4) else "left", overflow="fold")
     for name, row in found["sites"].items():
-        spent = "not told" if row["spent"] is None else f"{row['spent']:.4g}"
-        cells = (
-            name,
-            row["state"],
-            str(row["updates"]),
-            spent,
-            f"{row['epsilon']:g}",
-            row["heard"] or "never",
-            row["reason"],
-        )
+        own, whole = _spent_of(row["spent"], row["epsilon"]), _spent_of(row.get("ledger_spent"), row.get("budget"))
+        cells = (name, row["state"], str(row["updates"]), own, whole, row["heard"] or "never", row["reason"])
         table.add_row(*map(Text, cells))
     Console().print(table)
+
+
+def _spent_of(spent: float | None, budget: float | None) -> str:
+    """As "0.4997 of 0.5"; what a site does not tell is not told."""
+    if budget is None:
+        return "not told"
+    return f"{'not told,' if spent is None else f'{spent:.4g}'} of {budget:g}"
 
 
 def _sites(incomplete: str) -> list[str]:

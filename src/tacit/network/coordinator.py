@@ -6,18 +6,17 @@
 | `status.json`       | what `tacit network status` shows                                                |
 | `sight.json`        | the posterior and the scores as they move, where `tacit serve --dashboard` asks  |
 | `notes.json`        | what each site last said of itself                                               |
-| `log.jsonl`         | a line for every event: sittings, rounds, refusals, sites that went and came     |
+| `log.jsonl`         | a line for every event: sessions, rounds, refusals, sites that went and came     |
 | `withdraw/NAME`     | a request to divide a site's factor out of the posterior                         |
 """
 
 import json
 import math
-import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,26 +26,27 @@ import jax
 import numpy as np
 
 import tacit
-from tacit.config import Study, read_study
+from tacit.config import Study
 from tacit.engines.coordinator import Answer, Away, Courier, Deserted, Fault
-from tacit.engines.nvflare import Coordinator, Failed, Lost, Post, Reply, put
+from tacit.engines.nvflare import Failed, Lost, Post, Reply
 from tacit.federated.assembly import Assembly
 from tacit.federated.messages import LAST_ROUND, LONGEST_REASON, Broadcast, Refusal, Update, decode, encode
 from tacit.network.agreement import Agreement
-from tacit.network.station import HELLO, PHASES, asdict_of, locked
-from tacit.privacy import events
+from tacit.network.station import HELLO, PHASES, asdict_of
+from tacit.privacy import accounting, events
 from tacit.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled, compose
+from tacit.privacy.filters import Filter
+from tacit.privacy.ledger import words_of
 from tacit.privacy.statement import Statement
 from tacit.scaling import Scaling
-from tacit.study import UNTRUSTED, Gathering, Setup, Sight, conduct
+from tacit.study import ABSENT, ADAPTIVE, SILENT, UNTRUSTED, Gathering, Setup, Sight, conduct, name_of
 
-SERVED = "TACIT_SERVED"  # the variable by which `tacit serve` tells FLARE's child where the study is
 MOST_NOTE = 2**20  # characters of a note
 GREETING = 300.0  # seconds for which a site may take to read its records and greet
 MOST_NUMBERS = 2**30  # of a release
 MOST_SHARE = 2000  # bytes of what a site sends for another one: a name twice, two shares and what is said of them
 ELSEWHERE = "Each site keeps its own ledger, where its other studies count too; this statement is of this study alone."
-SILENT = "The site was away at the end: this is the larger of what it last told and what the plan has."
+AWAY = "The site was away at the end: this is the larger of what it last told and what the plan has."
 PUBLIC = "Ranges of numeric columns are public bounds; categories, classes and places for records are public."
 
 
@@ -56,14 +56,15 @@ class Remote:
     is_remote = True
 
     def __init__(self, setup: Setup, post: Post, place: Path, *, forgives: bool) -> None:
-        """place: the file of what sites said of themselves, also in earlier sittings."""
+        """place: the file of what sites said of themselves, also in earlier sessions."""
         self.setup, self.post, self.place, self.forgives = setup, post, place, forgives
-        self.names = [owner.name for owner in setup.owners]
+        self.names, self.study = [owner.name for owner in setup.owners], name_of(setup)
         self.assembly: Assembly | None = None  # of the inference, where sums are secure
         known = json.loads(place.read_text()) if place.exists() else {}
         self.notes: dict[str, dict[str, Any]] = {name: known.get(name, {}) for name in self.names}
         self.heard: dict[str, str] = {}
-        self.greet()
+        self.refusing: dict[str, str] = {}
+        self._here = self.greet()
 
     def greet(self) -> set[str]:
         """Ask all sites that are here for their notes: what they have spent, and the last rounds; who told them."""
@@ -86,13 +87,8 @@ class Remote:
             found = {}
         sound = _sound(found, self._made(self.names.index(name))) if isinstance(found, dict) else {}
         old = self.notes[name]
-        for key in (
-            "events",
-            "rounds",
-            "updates",
-            "spent",
-            "key",
-        ):  # what was released stays so, whatever is said later
+        # What was released stays so, whatever is said later.
+        for key in ("events", "rounds", "updates", "spent", "ledger_spent", "budget", "rule", "key"):
             if not sound.get(key) and old.get(key):
                 sound[key] = old[key]
         sound["seeded"] = bool(sound.get("seeded") or old.get("seeded"))
@@ -107,6 +103,22 @@ class Remote:
         slots = setup.slots if plan.unit == "site" else setup.capacities[place]
         made = (mechanism.level_events(slots, plan.unit, 0) for mechanism in setup.mechanisms[place].values())
         return dict.fromkeys((_bare(event) for levels in made for event in levels), most)
+
+    def consents(self) -> dict[str, str | Away]:
+        """As sites said when they were greeted: one that says nothing of this study does not accept it."""
+        found: dict[str, str | Away] = {}
+        for name in self.names:
+            note = self.notes[name]
+            if name not in self._here or name not in self.post.sites:
+                found[name] = Away("it is not connected" if name not in self.post.sites else "it did not answer")
+            elif note.get("refusal"):
+                found[name] = note["refusal"]
+            else:
+                found[name] = "" if note.get("study") == self.study else Away("it did not say that it takes part")
+        return found
+
+    def leave_out(self, refusing: Mapping[str, str]) -> None:
+        self.refusing = dict(refusing)
 
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         line = Line(self, phase, scaling)
@@ -140,6 +152,10 @@ class Remote:
     def spent(self) -> dict[str, float]:
         return {name: note.get("spent", math.nan) for name, note in self.notes.items()}
 
+    def totals(self) -> dict[str, tuple[float, float]]:
+        pairs = {name: (note.get("ledger_spent"), note.get("budget")) for name, note in self.notes.items()}
+        return {name: (spent, budget) for name, (spent, budget) in pairs.items() if spent is not None and budget}
+
     def updates(self) -> dict[str, int]:
         if self.setup.trust is not None:
             return dict.fromkeys(self.names, 0) if self.assembly is None else dict(self.assembly.present)
@@ -148,18 +164,28 @@ class Remote:
     def is_seeded(self) -> bool:
         return any(note.get("seeded") for note in self.notes.values())
 
-    def statements(self) -> dict[str, Statement]:
-        """What each site says that it released for this study; of one that says nothing, what the plan has."""
-        told, found = self.greet(), {}
+    def statements(self, present: Collection[str]) -> dict[str, Statement | str]:
+        """What each site says that it released for this study.
+
+        What is in the result was released, so a site that is in it and says nothing has released what the plan has at
+        most. One that is not in it has no statement but of what it says.
+        """
+        told = self.greet()
+        found: dict[str, Statement | str] = {}
         whom = UNTRUSTED if self.setup.trust is None else self.setup.trust.words
         for place, (name, party) in enumerate(zip(self.names, self.setup.owners, strict=True)):
             note, planned = self.notes[name], self.setup.cost(place) or NonPrivate()
             events_told = [Repeated(events.from_dict(event), count) for event, count in note.get("events", [])]
+            if not events_told and name not in present:
+                has_said = "events" in note or note.get("refusal")
+                found[name] = (ABSENT if has_said else SILENT).format(name=name)
+                continue
             choices = [compose(*events_told)] if events_told else [planned]
-            notes = [PUBLIC, whom, ELSEWHERE]
-            if events_told and name not in told:  # it may have released more than it could say
+            notes = [PUBLIC, whom, *self.setup.remarks(place), ELSEWHERE]
+            notes += [ADAPTIVE.format(words=words_of(note["rule"]))] if "rule" in note else []
+            if events_told and name in present and name not in told:  # it may have released more than it could say
                 choices.append(planned)
-                notes.append(SILENT)
+                notes.append(AWAY)
             made = [
                 Statement.of(
                     event,
@@ -181,7 +207,7 @@ class Line:
         self.host, self.phase = host, phase
         self.sent = {} if scaling is None else {"scaling": jax.tree.map(np.asarray, asdict_of(scaling))}
         self.repeats = getattr(host.post, "repeats", False)  # whether a post hands answers on late, or twice
-        self.gone: list[int] = []  # asked, and not in this sitting
+        self.gone: list[int] = []  # asked, and not connected
         shape = self.host.setup.answer_shape(phase)
         # The numbers of an answer, and what is said around them.
         self.most = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape)) + 4096
@@ -209,10 +235,11 @@ class Line:
 
     def ask_all(self, study: str, round: int, contents: Mapping[str, Any]) -> dict[str, Update | str]:
         """Send a content to each of some sites, and wait for what comes of it: an answer, or why there is none."""
-        waiting = {self.host.names.index(name): int(content["stage"]) for name, content in contents.items()}
+        found: dict[str, Update | str] = {name: why for name, why in self.host.refusing.items() if name in contents}
+        asked = {name: content for name, content in contents.items() if name not in found}
+        waiting = {self.host.names.index(name): int(content["stage"]) for name, content in asked.items()}
         for site in waiting:
             self.send(site, Broadcast(study, round, contents[self.host.names[site]]))
-        found: dict[str, Update | str] = {}
         while waiting:
             site, answer = self.receive()
             if site not in waiting:
@@ -253,8 +280,8 @@ class Status:
         self, host: Remote, phase: str, done: int, total: int, away: Mapping[str, str], left: Mapping[str, str]
     ) -> None:
         """Write where the study is."""
-        spent, updates = host.spent(), host.updates()
-        sites = {}
+        spent, updates, totals = host.spent(), host.updates(), host.totals()
+        sites, left = {}, {**host.refusing, **left}
         for party in self.setup.owners:
             reason = left.get(party.name) or away.get(party.name) or ""
             state = "left out" if party.name in left else "away" if party.name in away else "here"
@@ -263,6 +290,7 @@ class Status:
                 "updates": updates[party.name],
                 "spent": spent[party.name] if math.isfinite(spent[party.name]) else None,
                 "epsilon": party.epsilon,
+                **dict(zip(("ledger_spent", "budget"), totals.get(party.name, (None, None)), strict=True)),
                 "heard": host.heard.get(party.name),
                 "reason": reason,
             }
@@ -307,7 +335,9 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
             found[name] = note[name][:LONGEST_REASON]
     if isinstance(key := note.get("key"), str) and re.fullmatch("[0-9a-f]{64}", key):
         found["key"] = key
-    for name in ("spent", "epsilon"):
+    if isinstance(rule := note.get("rule"), str) and (rule in accounting.ACCOUNTANTS or Filter.read(rule)):
+        found["rule"] = rule
+    for name in ("spent", "ledger_spent", "budget"):
         if type(note.get(name)) in (int, float) and 0 <= note[name] <= sys.float_info.max:
             found[name] = float(note[name])
     for name, least in (("rounds", -1), ("updates", 0)):
@@ -348,48 +378,46 @@ def _bare(event: Event) -> Event:
     return event
 
 
-# --- FLARE's side -------------------------------------------------------------------------------------------------
+# --- A session ----------------------------------------------------------------------------------------------------
 
 
-class StudyController(Coordinator):
-    """The controller that a job names: one sitting of a study, from where the last one ended."""
+@dataclass(frozen=True)
+class Session:
+    """What one session of a study is conducted with, from where the last one ended.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.served = json.loads(Path(os.environ[SERVED]).read_text())
-        self.out = Path(self.served["out"])
-        self.patience, self.longest = float(self.served["patience"]), float(self.served["longest"])
-        self.silent: list[str] | None = None
+    at_least: how many sites must accept the study before any is charged; all by default. forgives: sites that refused
+    in an earlier session are asked again. is_watched: keep `sight.json` too. watch: is told of the status as it
+    changes; say: who does not take part.
+    """
 
-    def recess(self, silent: Sequence[str]) -> bool:
-        if self.silent != silent:  # `tacit serve` sees who of them is connected again
-            self.silent = list(silent)
-            put(self.out / "silent.json", json.dumps(self.silent))
-        return (self.out / "recess").exists()
+    study: Study
+    agreement: Agreement
+    out: Path
+    at_least: int | None = None
+    forgives: bool = False
+    is_watched: bool = False
+    watch: Callable[[Mapping[str, Any]], None] = lambda status: None
+    say: Callable[[str], None] = lambda words: None
 
-    def conduct(self, post: Post) -> None:
-        with locked(self.out / "sitting.lock"):  # a sitting whose coordinator was killed may take some seconds to end
-            self._conduct(post)
-
-    def _conduct(self, post: Post) -> None:
-        study = read_study(Path(self.served["study"]))
-        members, test = study.outline()
-        setup = Agreement.of(study).setup(members[0].table)
-        status = Status(self.out, study.plan.name, setup)
-        status.log("sitting", sites=post.sites)
+    def hold(self, post: Post) -> None:
+        """Until the study is finished; raises Deserted if nobody is there any more."""
+        members, test = self.study.outline()
+        setup = self.agreement.setup(members[0].table)
+        status = Status(self.out, self.study.plan.name, setup)
+        status.log("session", sites=post.sites)
         try:
-            self._sit(study, setup, test, status, post)
+            self._conduct(setup, test, status, post)
         except Deserted:
             status.log("deserted")
+            raise
         except ValueError as error:
             status.fail(str(error))
+            raise ValueError(f"the study cannot go on: {error}") from None
 
-    def _sit(self, study: Study, setup: Setup, test: Any, status: Status, post: Post) -> None:
+    def _conduct(self, setup: Setup, test: Any, status: Status, post: Post) -> None:
         from tacit.report import dashboard, studied
 
-        first = self.out / "forgive"  # the first sitting of a command that was given anew
-        host = Remote(setup, post, self.out / "notes.json", forgives=first.exists())
-        first.unlink(missing_ok=True)
+        host = Remote(setup, post, self.out / "notes.json", forgives=self.forgives)
 
         def observe(phase: str, done: int, total: int, spent: dict[str, float], progress: Any) -> None:
             names = host.names
@@ -398,6 +426,7 @@ class StudyController(Coordinator):
             if setup.trust is not None:  # all sites are one to the engine
                 away, left = host.absent(), {}
             status.show(host, phase, done, total, away, left)
+            self.watch(read_status(self.out))
 
         def look(sight: Sight) -> None:
             put(self.out / "sight.json", json.dumps(dashboard.plain(sight)))
@@ -409,15 +438,31 @@ class StudyController(Coordinator):
             test=test,
             observe=observe,
             withdrawn=lambda: withdrawn(self.out, host.names),
-            look=look if self.served.get("dashboard") else None,
+            look=look if self.is_watched else None,
+            at_least=self.at_least,
+            say=self.say,
         )
         about = {
             "version": tacit.__version__,
-            "name": study.plan.name,
-            "model": study.settings.model,
-            "target": study.settings.target,
+            "name": self.study.plan.name,
+            "model": self.study.settings.model,
+            "target": self.study.settings.target,
             "data": f"{len(setup.owners)} sites over a network",
         }
-        budgets = {owner.name: owner.epsilon for owner in setup.owners}
-        studied.write(self.out, done, about, budgets, 0 if test is None else len(test.target))
+        studied.write(self.out, done, about, 0 if test is None else len(test.target))
         status.log("finished")
+
+
+def read_status(out: Path) -> dict[str, Any]:
+    """Where a study is; empty if it was not begun."""
+    try:
+        return json.loads((out / "status.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def put(path: Path, text: str) -> None:
+    """All or nothing: a reader finds the old file or the new one."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)

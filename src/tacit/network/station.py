@@ -10,10 +10,12 @@ The folder `state` beside the data:
 | file                     | what                                                                                 |
 |--------------------------|--------------------------------------------------------------------------------------|
 | `ledger.sqlite`          | what has been spent of the data set's budget, over all studies                       |
-| `STUDY/*.store`          | the factor and the last answer of each phase, from which a round is answered again   |
-| `STUDY/scaling.tree`     | the scales of columns that this study uses; they stay                                |
+| `study-*/*.store`        | the factor and the last answer of each phase, from which a round is answered again   |
+| `study-*/scaling.tree`   | the scales of columns that this study uses; they stay                                |
 | `identity`               | the key by which the site signs in secure sums                                       |
-| `audit.jsonl`            | a line for every message answered, each with the hash of the one before              |
+| `held-out.key`           | the secret by which records are held out of studies                                  |
+| `audit.jsonl`            | a line for every message answered, each with the hash of the one before; older ones  |
+|                          | are in `audit-0001.jsonl` and so on                                                  |
 """
 
 import contextlib
@@ -22,11 +24,9 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,24 +35,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.config import SiteFile, Unfit, read_site
-from tacit.engines.nvflare import Answer, Answerer
+from tacit.config import SiteFile, Unfit
 from tacit.federated.assembly import MASK, Delegate, new_identity, public_identity
+from tacit.federated.held_out import kept, kept_secret, seeded_secret
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
-from tacit.federated.site import NO_ROOM, SEEDED, Site, _write
+from tacit.federated.site import NO_ROOM, SEEDED, Site, Trace, _write, check_complete, trace_of
 from tacit.network.agreement import Agreement, form_of
-from tacit.privacy import accounting, events
-from tacit.privacy.events import Event, Repeated, compose
-from tacit.privacy.ledger import SLACK, BudgetExceeded, Entry, Ledger
+from tacit.privacy import events
+from tacit.privacy.filters import Filter
+from tacit.privacy.ledger import Allowance, Entry, Ledger
 from tacit.privacy.mechanism import Exact
 from tacit.privacy.randomness import insecure_key, secure_key
 from tacit.scaling import Range, Scaling
-from tacit.study import Setup, name_of
+from tacit.study import PHASES, Setup, name_of
 
-PHASES = ("scaling", "inference", "evaluation")
-SITE_FILE = "TACIT_SITE"  # the variable by which `tacit join` tells FLARE's children where the site's file is
 LOCK_PATIENCE = 60.0  # seconds for which a new process waits for an old one of the same site to end
 UNWRITABLE = "the site cannot write its audit log; ask those who run it"
+PART = 4 * 2**20  # bytes of the audit log, after which a new file is begun
+A_MINUTE = 100  # lines of it that a coordinator can ask for without end
+MOST_ELSE = 16 * 2**20  # bytes of such lines, after which there is one a day
+MOST_WORDS = 20  # kinds of what is left out that are told apart
+LONGEST_WORDS = 4000  # characters of a line
+DAY = 86_400.0  # seconds
 HELLO = b"hello"  # a request for the note alone
 
 
@@ -61,7 +65,7 @@ class Refused(ValueError):
 
 
 class Station:
-    """`station(request) -> (answer, note)`, in bytes. Made of the site's file and of the study that a job carries.
+    """`station(request) -> (answer, note)`, in bytes. Made of the site's file and of a study that was proposed.
 
     A study that the site does not accept is refused at every message, with the reason.
     """
@@ -96,6 +100,7 @@ class Station:
     def close(self) -> None:
         """Let another process of the same site begin."""
         if self._lock is not None:
+            self.journal.close()
             self._lock.close()
             self._lock = None
 
@@ -122,15 +127,19 @@ class Station:
         public = agreement.setup(outline)
         self._check_noise(public)
         self.study = name_of(public)
-        # The name of a study is the coordinator's: no letter of it may lead elsewhere.
-        self.folder = self.file.state_folder / re.sub("[^A-Za-z0-9_-]", "_", self.study)
+        self.folder = self.file.state_folder / folder_of(self.study)
         self.ledger = self._ledger()
-        self._check_budget(public)
+        self.allowance = Allowance(self.ledger, self.study, self.epsilon)
+        self.least = public.least(self.place)
+        self._check_budget()
         self.file.check()  # as a whole: which columns a study asks for must not tell which of them fit
         records = self.file.table(agreement.columns, agreement.target, self.plan.link)
-        self.setup = agreement.setup(outline, self.name, records)
         seed = self.file.settings.insecure_seed
         self.key = secure_key() if seed is None else insecure_key(seed)
+        self.setup = agreement.setup(outline, self.name, records)
+        if self.plan.evaluation:
+            secret = kept_secret(self.file.state_folder) if seed is None else seeded_secret(seed)
+            self.setup = self.setup.splitting({self.name: secret})
         charged = {entry.study for entry in self.ledger.entries()}
         for phase in PHASES:  # that were begun before: their last rounds are to be told
             if (self.folder / f"{phase}.store").exists() or (
@@ -161,6 +170,8 @@ class Station:
             yield f"epsilon={self.epsilon:g} is asked for; expected at most {limits.epsilon:g} here"
         if self.delta != limits.delta:
             yield f"delta={self.delta:g} is asked for; expected {limits.delta:g}, at which this site keeps its ledger"
+        if plan.allow_large_delta and not limits.allow_large_delta:
+            yield "allow_large_delta is not allowed here; leave it out"
         if plan.evaluation and not shares.evaluation:
             yield "scores on held-out records are not shared here; leave evaluation out"
         if places != self.file.record_places:
@@ -207,9 +218,12 @@ class Station:
         """The data set's, made at its first study."""
         path, limits = self.file.state_folder / "ledger.sqlite", self.file.settings.limits
         if not path.exists():
-            if any(self.file.state_folder.glob("*/*.store")) or self.journal.answered():
-                raise ValueError(f"ledger={path} is gone, and studies were answered; go back to a sound copy")
-            settings: dict[str, Any] = {"unit": limits.unit, "adjacency": limits.adjacency}
+            check_complete(path, None, self._traces(()))
+            settings: dict[str, Any] = {
+                "unit": limits.unit,
+                "adjacency": limits.adjacency,
+                "accountant": limits.own_rule,
+            }
             return Ledger.create(path, data_set=self.name, epsilon=limits.epsilon, delta=limits.delta, **settings)
         found = Ledger.open(path)
         if (found.epsilon, found.delta, found.adjacency) != (limits.epsilon, limits.delta, limits.adjacency):
@@ -219,23 +233,32 @@ class Station:
             )
         if found.unit != limits.unit:
             raise ValueError(f"ledger={path} is of each {found.unit}; expected unit = {found.unit!r} in [limits]")
-        charged = {(entry.study, entry.round) for entry in found.entries()}
-        lost = [pair for pair in self.journal.answered() if pair not in charged]
-        if lost:
+        rule = Filter.read(found.accountant)
+        if limits.rule is not None and (rule is None or rule.name != limits.rule):
             raise ValueError(
-                f"ledger={path} does not have round {lost[0][1]} of {lost[0][0]}, which was answered; an older copy "
-                "was put back, so go back to a newer one"
+                f"ledger={path} has the rule {found.accountant}; expected rule = {limits.rule!r} of [limits]: a "
+                "ledger's rule is not changed"
             )
+        entries = found.entries()
+        check_complete(path, entries, self._traces(entries))
         return found
 
-    def _check_budget(self, setup: Setup) -> None:
+    def _traces(self, entries: Sequence[Entry]) -> Iterator[Trace]:
+        """What the audit log and the stores of all studies say was answered. entries: of the ledger."""
+        answered = self.journal.answered()
+        for study, round in answered:
+            yield Trace(study, frozenset([round]), 0, self.journal.path.name)
+        studies = dict.fromkeys([*(entry.study for entry in entries), *(study for study, _ in answered)])
+        for store in sorted(self.file.state_folder.glob("*/*.store")):
+            trace = trace_of(store, self.name, studies)
+            if trace is not None:
+                yield trace
+
+    def _check_budget(self) -> None:
         """A study that cannot be paid for to its end is not begun."""
-        begun = any(entry.study.startswith(f"{self.study}/") for entry in self.ledger.entries())
-        whole = setup.cost(self.place)
-        if whole is not None and not begun and self.ledger.remaining_after(whole) < -1e-9 * self.ledger.epsilon:
-            raise Refused(
-                "what is left of this site's budget does not pay for the study; lower epsilon or leave it out"
-            )
+        tells = self.file.settings.shares.spent
+        if reason := self.allowance.objection(self.least, tells=tells):
+            raise Refused(reason)
 
     # --- Messages ------------------------------------------------------------------------------------------------
 
@@ -301,16 +324,14 @@ class Station:
             store = self.folder / f"{phase}.store"
             most = setup.most_updates(phase)
             study = f"{self.study}/{phase}"
-            part: Any = Part(self.ledger, self.study, self.epsilon)
             tells = self.file.settings.shares.spent
-            self._sites[phase] = Site(self.name, study, algorithm, access, self.key, part, store, most, tells)
+            self._sites[phase] = Site(self.name, study, algorithm, access, self.key, self.allowance, store, most, tells)
         return self._sites[phase]
 
     def _delegate(self, phase: str, scaling: Scaling | None) -> Delegate:
         terms = self.setup.terms(phase, f"{self.study}/{phase}", self._roster())
-        part: Any = Part(self.ledger, self.study, self.epsilon)
         access, own = self.setup.own_access(phase, self.place, scaling), identity_of(self.file.state_folder)
-        return Delegate(self.name, terms, access, self.key, part, own, self.file.settings.shares.spent)
+        return Delegate(self.name, terms, access, self.key, self.allowance, own, self.file.settings.shares.spent)
 
     # --- Scales of columns: the first that come are the study's ---------------------------------------------------
 
@@ -339,11 +360,14 @@ class Station:
     # --- Notes ---------------------------------------------------------------------------------------------------
 
     def _note(self) -> str:
-        """What the coordinator is told beside the answers: nothing of it depends on a record."""
+        """What the coordinator is told beside the answers: nothing of it depends on a record.
+
+        A study that was accepted and not begun is refused here too, once another one has spent what it would need.
+        """
         note: dict[str, Any] = {"study": self.study, "refusal": self.refusal}
         if not self.refusal:
-            whole = self.ledger.entries()
-            entries = [entry for entry in whole if entry.study.startswith(f"{self.study}/")]
+            note["refusal"] = self.allowance.objection(self.least, tells=self.file.settings.shares.spent)
+            whole, entries = self.ledger.entries(), self.allowance.own()
             counts = Counter(entry.event for entry in entries)
             note["seeded"] = any(entry.note == SEEDED for entry in entries)
             note["events"] = [[events.to_dict(event), count] for event, count in counts.items()]
@@ -351,33 +375,15 @@ class Station:
             note["updates"] = {phase: site.updates for phase, site in self._sites.items()}
             if self.plan.secure_sum:
                 note["key"] = public_identity(identity_of(self.file.state_folder)).hex()
+            note |= {"spent": self.allowance.spent(), "rule": self.ledger.accountant}
             if self.file.settings.shares.spent:
-                note |= {"spent": whole[-1].spent if whole else 0.0, "epsilon": self.ledger.epsilon}
+                note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": self.ledger.epsilon}
         return json.dumps(note)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A ledger of which one study may spend so much, whatever else is left there."""
-
-    ledger: Ledger
-    study: str
-    epsilon: float
-
-    def entries(self) -> list[Entry]:
-        """All of the ledger."""
-        return list(self.ledger.entries())
-
-    def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
-        """As the ledger's, if this study's charges and this one are within its part."""
-        entries = self.ledger.entries()
-        if all((entry.study, entry.round) != (study, round) for entry in entries):
-            own = Counter([event, *(e.event for e in entries if e.study.startswith(f"{self.study}/"))])
-            whole = compose(*(Repeated(one, count) for one, count in own.items()))
-            total = accounting.epsilon(whole, self.ledger.delta, self.ledger.accountant, self.ledger.adjacency)
-            if not total <= self.epsilon * (1 + SLACK):
-                raise BudgetExceeded(f"epsilon={self.epsilon:g} of this study is spent; end it here")
-        return self.ledger.charge(event, study=study, round=round, note=note)
+def folder_of(study: str) -> str:
+    """Where a site keeps what it knows of a study. The study's name is the coordinator's, and chooses no name here."""
+    return f"study-{hashlib.sha256(study.encode()).hexdigest()[:32]}"
 
 
 def asdict_of(scaling: Scaling) -> dict[str, Any]:
@@ -394,18 +400,9 @@ def _opened(content: Any) -> tuple[Any, Any]:
 
 def identity_of(state: Path) -> bytes:
     """The key by which a site signs in secure sums, made when it is first asked for. It stays in the state folder."""
-    place = state / "identity"
-    if not place.exists():
+    if not state.exists():
         _make_folder(state)
-        fresh = state / f"identity.{os.getpid()}"
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(new_identity())
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its key is the site's
-            os.link(fresh, place)
-        fresh.unlink()
-    return place.read_bytes()
+    return kept(state / "identity", new_identity)
 
 
 # --- Durable files ------------------------------------------------------------------------------------------------
@@ -416,27 +413,74 @@ class Journal:
 
     It holds hashes of messages, not messages, and nothing of a record. Like the ledger's, its chain has no secret. What
     a crash or a full disk has left of a line is cut off: the answer that it was about has not left the site.
+
+    A log that has grown to `PART` bytes is put aside as `audit-0001.jsonl`, and so on; the chain goes on over all of
+    them. A first answer always has its line, for it decides whether a ledger is complete, and the ledger's budget
+    bounds how many there are. All else a coordinator can ask for without end: refusals, the same answer again, keys
+    that are exchanged. Of these there are `A_MINUTE` lines a minute at most, and once they fill `MOST_ELSE` bytes one
+    a day; a line of the kind "summary" says how many were left out, and with which words.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._last: str | None = None
+        self._known: set[tuple[str, int, str]] = set()  # first answers: study, round, hash
+        self._times: deque[float] = deque(maxlen=A_MINUTE)  # when other lines were written
+        self._else = 0  # bytes of them
+        self._left_out: Counter[str] = Counter()
 
     def write(self, kind: str, study: str, round: int, request: bytes, answer: bytes, words: str) -> None:
-        """Append a line, durably."""
+        """Append a line, durably, or count it among those that are left out."""
         if self._last is None:
-            self._last = self._mended()
+            self._load()
+        digest = hashlib.sha256(answer).hexdigest() if answer else ""
+        key = (study, round, digest)
+        if kind == "answered" and key not in self._known:
+            self._summarise()
+            self._append(kind, study, round, request, digest, words)
+            self._known.add(key)
+        elif self._has_room():
+            self._summarise()
+            self._append(kind, study, round, request, digest, words)
+        else:
+            what = f"{kind}: {words}" if words else kind
+            is_new = what not in self._left_out and len(self._left_out) >= MOST_WORDS
+            self._left_out["other messages" if is_new else what] += 1
+
+    def close(self) -> None:
+        """Say what was left out until now, if there is room for it."""
+        if self._left_out and self._has_room():
+            with contextlib.suppress(OSError):
+                self._summarise()
+
+    def _has_room(self) -> bool:
+        """Whether a line that a coordinator can ask for without end may be written now."""
+        span, most = (DAY, 1) if self._else > MOST_ELSE else (60.0, A_MINUTE)
+        recent = sum(time.time() - span < then for then in self._times)
+        return recent < most
+
+    def _summarise(self) -> None:
+        """A line for all that was left out since the last one."""
+        if not self._left_out or not self._has_room():
+            return
+        words = "; ".join(f"{count} x {what}" for what, count in self._left_out.most_common())
+        self._append("summary", "", 0, b"", "", words)
+        self._left_out.clear()
+
+    def _append(self, kind: str, study: str, round: int, request: bytes, digest: str, words: str) -> None:
         plain = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "kind": kind,
             "study": study,
             "round": round,
             "request": hashlib.sha256(request).hexdigest(),
-            "answer": hashlib.sha256(answer).hexdigest() if answer else "",
-            "words": words,
+            "answer": digest,
+            "words": words[:LONGEST_WORDS],
             "previous": self._last,
         }
         line = json.dumps(plain).encode()
+        if self.path.exists() and self.path.stat().st_size >= PART:
+            self._put_aside()
         with self.path.open("ab", buffering=0) as file:
             before = file.tell()
             try:
@@ -448,19 +492,54 @@ class Journal:
                     file.truncate(before)
                 raise
         self._last = hashlib.sha256(line).hexdigest()
+        if kind != "answered" or (study, round, digest) in self._known:
+            self._times.append(time.time())
+            self._else += len(line) + 1
 
-    def _mended(self) -> str:
-        """The hash of the last line, after what is left of one that was never finished is cut off."""
+    def _put_aside(self) -> None:
+        """Begin a new file, whose first line has the hash of this one's last."""
+        aside = [part.stem.removeprefix(f"{self.path.stem}-") for part in self.parts()[:-1]]
+        number = 1 + max((int(name) for name in aside if name.isdecimal()), default=0)
+        os.rename(self.path, self.path.with_name(f"{self.path.stem}-{number:04d}{self.path.suffix}"))
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def parts(self) -> list[Path]:
+        """All files of the log, oldest first; the last one is written to."""
+        aside = self.path.parent.glob(f"{self.path.stem}-[0-9]*{self.path.suffix}")
+        return [*sorted(aside, key=lambda path: (len(path.name), path.name)), self.path]
+
+    def lines(self) -> Iterator[bytes]:
+        """Of all parts, oldest first."""
+        for part in self.parts():
+            if part.exists():
+                yield from part.read_bytes().splitlines()
+
+    def _load(self) -> None:
+        """What earlier processes wrote, after what is left of a line that was never finished is cut off."""
         data = self.path.read_bytes() if self.path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:
             os.truncate(self.path, len(whole))
-        return hashlib.sha256(whole.splitlines()[-1]).hexdigest() if whole else ""
+        self._last = ""
+        for line in self.lines():
+            self._last = hashlib.sha256(line).hexdigest()
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found = json.loads(line)
+                key = (found["study"], found["round"], found["answer"])
+                if found["kind"] == "answered" and key not in self._known:
+                    self._known.add(key)
+                    continue
+                self._else += len(line) + 1
+                self._times.append(datetime.fromisoformat(found["time"]).timestamp())
 
     def answered(self) -> list[tuple[str, int]]:
         """(study, round) of all that was answered."""
         found = []
-        for line in self.path.read_bytes().splitlines() if self.path.exists() else []:
+        for line in self.lines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)
                 if entry["kind"] == "answered":
@@ -468,9 +547,10 @@ class Journal:
         return found
 
     def verify(self) -> int:
-        """How many lines there are, if each follows the one before; a ValueError otherwise."""
-        previous, lines = "", self.path.read_bytes().splitlines() if self.path.exists() else []
-        for number, line in enumerate(lines, 1):
+        """How many lines there are in all parts, if each follows the one before; a ValueError otherwise."""
+        previous, number = "", 0
+        for line in self.lines():
+            number += 1
             try:
                 found = json.loads(line)["previous"]
             except (ValueError, KeyError, TypeError):
@@ -478,7 +558,7 @@ class Journal:
             if found != previous:
                 raise ValueError(f"log={self.path}: line {number} does not follow the one before; go back to a copy")
             previous = hashlib.sha256(line).hexdigest()
-        return len(lines)
+        return number
 
 
 def _make_folder(folder: Path) -> None:
@@ -499,18 +579,3 @@ def locked(path: Path) -> Any:
                 file.close()
                 raise ValueError(f"another process works in {path.parent}; end it first") from None
             time.sleep(0.2)
-
-
-# --- FLARE's side -------------------------------------------------------------------------------------------------
-
-
-class StationExecutor(Answerer):
-    """The executor that a job names. Its settings are in the site's file; it takes none from a job."""
-
-    def open(self, study: bytes) -> Answer:
-        self._station = Station(read_site(Path(os.environ[SITE_FILE])), study)
-        return self._station
-
-    def close(self) -> None:
-        with contextlib.suppress(AttributeError):
-            self._station.close()

@@ -142,6 +142,16 @@ def parts(event: Event, adjacency: Adjacency) -> Counter[Part] | None:
     return found if private else None
 
 
+def departure(event: Event, adjacency: Adjacency = "add-remove") -> float:
+    """How far `event` as it runs is from its theory, in total variation: cut-off samples, draws of noise and gaps.
+
+    >>> departure(events.Repeated(events.Gaussian(1.0, coordinates=4), 8)) == 32 * NOISE_DRAW_ERROR
+    True
+    """
+    found = parts(event, adjacency) or Counter()
+    return sum(n * (part.truncation + part.imperfection) for part, n in found.items())
+
+
 # --- The public functions ----------------------------------------------------------------------------------------
 
 
@@ -149,6 +159,24 @@ def check_delta(delta: Any) -> None:
     """Refuse a δ outside (0, 1)."""
     valid = isinstance(delta, int | float) and 0 < delta < 1
     check_number("delta", delta, "a number above 0 and below 1", valid)
+
+
+def check_delta_of(delta: float, records: int, allowed: bool = False) -> None:
+    """Refuse a δ of 1 / records or more, unless it is `allowed`: it may mean that some record is published as it is.
+
+    records: the public number of units (slots) that δ is promised to.
+
+    >>> check_delta_of(1e-5, 99_999)
+    >>> check_delta_of(1e-2, 100)
+    Traceback (most recent call last):
+    ValueError: delta=0.01 for 100 records; expected less than 1 / records = 0.01, for ...
+    """
+    check_delta(delta)
+    if not allowed and records > 0 and delta >= 1 / records:
+        raise ValueError(
+            f"delta={delta!r} for {records} records; expected less than 1 / records = {1 / records:.3g}, for a larger "
+            "one allows that a record is published; lower delta, or allow it (allow_large_delta)"
+        )
 
 
 def check_epsilon(epsilon: Any) -> None:
@@ -690,7 +718,7 @@ def _epsilon_of_moments(found: Counter[Part], delta: float, adjacency: Adjacency
     return float(np.min((total - math.log(delta)) / np.array(MOMENTS)))
 
 
-def _spread(alpha: Any, delta: float) -> Any:
+def renyi_spread(alpha: Any, delta: float) -> Any:
     """What a divergence at order α leaves to add: ε = D_α + this (Canonne, Kamath & Steinke 2020, proposition 12)."""
     return (math.log(1 / delta) + (alpha - 1) * np.log1p(-1 / alpha) - np.log(alpha)) / (alpha - 1)
 
@@ -747,7 +775,7 @@ def tcdp_epsilon(rho: float, omega: float, delta: float) -> float:
 
     def bound(log_excess: Any) -> Any:
         alpha = 1 + np.exp(log_excess)
-        return rho * alpha + _spread(alpha, delta)
+        return rho * alpha + renyi_spread(alpha, delta)
 
     # A valley in log(α - 1): find it on a grid, then its bottom. At α = ω it is the limit from below.
     grid = np.linspace(LEAST_LOG_EXCESS, min(30.0, math.log(omega - 1)), 400)
@@ -833,7 +861,7 @@ def _epsilon_of_tcdp(found: Counter[Part], delta: float, adjacency: Adjacency) -
     """The best (ρ, ω) that covers the Rényi curve: D_α ≤ ρα for 1 < α < ω."""
     rhos = _covering(ORDERS, _rdp(found, ORDERS, adjacency, "tcdp"))
     orders = np.array(ORDERS)
-    return max(0.0, float(np.min(rhos * orders + _spread(orders, delta))))  # α at its limit ω: ρ only grows with ω
+    return max(0.0, float(np.min(rhos * orders + renyi_spread(orders, delta))))  # α at its limit ω: ρ only grows with ω
 
 
 # --- advanced, basic ---------------------------------------------------------------------------------------------

@@ -13,9 +13,19 @@ write-ahead log is durable too, but keeps the last charges in a second file: who
 the chain, and a broken one is refused. Hashes have no secret: whoever may write the file can rewrite all of it or cut
 its tail, and the file alone cannot tell. Note `head()` elsewhere and hand it to `verify`.
 
-**Limit.** The price is that of all events as one composition. If the *settings* of later events are chosen by looking
-at earlier results, stopping at a budget is a privacy filter: that it costs no more is known for Rényi divergences at a
-fixed order (Feldman and Zrnic 2021), and not claimed here for `pld`. Plans that are fixed beforehand are not concerned.
+**Rule.** A ledger prices all its entries as one composition, by the rule that it was made with (`accountant`):
+
+| rule                | analyses chosen after seeing earlier results (fully adaptive composition)                     |
+|---------------------|-----------------------------------------------------------------------------------------------|
+| `gaussian`          | covered: the Gaussian-DP filter. It refuses samples and Laplace noise; its price is exact     |
+| `renyi`             | covered: the Rényi filter, at an order that is fixed when the ledger is made                  |
+| any of `accounting` | **not** covered: the number and the settings of all analyses must have been fixed beforehand  |
+
+`filters` has the theorems and their proofs. A filter's parameters (`gaussian(reserve=0.001)`) are part of the genesis.
+
+**Budget.** It stays as it was made, but for `extend`: an act of the holder, which is an entry of the chain. A filter's
+theorem is about a bound that was fixed beforehand; it covers a raised budget if that was decided without looking at
+results, and `rule_words` says so.
 """
 
 import hashlib
@@ -24,16 +34,16 @@ import math
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.privacy import accounting, events
-from tacit.privacy.accounting import Accountant
+from tacit.privacy import accounting, events, filters
 from tacit.privacy.events import Adjacency, Event, check_number
+from tacit.privacy.filters import Filter
 
 # By how much ε may pass the budget, relatively. The price of the same releases depends in its last digits on the order
 # they are added up in (roots are found to 1e-12, and Fourier transforms round): 4 × 0.25 must fit into 1.
@@ -41,7 +51,8 @@ SLACK = 1e-9
 TIMEOUT = 60.0  # seconds to wait for another process; one price takes a few at most
 
 _APPLICATION = 0x7AC17  # "tacit", as SQLite's mark of whose file it is
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, 2)  # that can be read: the first had neither filters nor extensions
 _LARGEST = 2**63 - 1  # SQLite's integers
 _SCHEMA = (
     "CREATE TABLE genesis (format INTEGER NOT NULL, data_set TEXT NOT NULL, epsilon REAL NOT NULL, "
@@ -59,6 +70,8 @@ _SCHEMA = (
 )
 _GENESIS = "format, data_set, epsilon, delta, unit, adjacency, accountant, created"
 _ENTRY = "position, time, study, round, event, spent, note, previous"
+_EXTENSIONS = "(budget)"  # what stands for the study in the entries that raise the budget
+RULES = (*filters.NAMES, *accounting.ACCOUNTANTS)
 
 
 class BudgetExceeded(ValueError):
@@ -79,7 +92,10 @@ class BrokenLedger(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One charge. `spent` is ε of all entries up to and including this one."""
+    """One charge. `spent` is ε of all entries up to and including this one.
+
+    `budget` is what an entry raised the budget to; its event is then nothing. None of a charge.
+    """
 
     position: int
     time: str
@@ -90,6 +106,7 @@ class Entry:
     note: str
     previous: str
     hash: str
+    budget: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as plain data."""
@@ -103,7 +120,10 @@ class Ledger:
     It keeps no connection: each call opens the file, so that a ledger may be shared by threads and forked processes.
 
     Guarantee: if `charge` returned, the charge survives a crash and a loss of power; and ε of all entries together, at
-    `delta` and by `accountant`, is at most `epsilon` · (1 + SLACK), however many processes charge at once.
+    `delta` and by `accountant`, is at most `epsilon` · (1 + SLACK), however many processes charge at once. Whether that
+    holds for analyses that were chosen after seeing results, `rule_words` says.
+
+    accountant: the rule, with the parameters that it was made with. epsilon: the budget when it was opened.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -126,9 +146,10 @@ class Ledger:
     delta: float
     unit: str
     adjacency: Adjacency
-    accountant: Accountant
+    accountant: str
     created: str
     genesis: str  # its hash
+    first_epsilon: float  # before any extension
     timeout: float = TIMEOUT
 
     @classmethod
@@ -141,17 +162,23 @@ class Ledger:
         delta: float,
         unit: str = "record",
         adjacency: Adjacency = "add-remove",
-        accountant: Accountant = "pld",
+        accountant: str = "pld",
         timeout: float = TIMEOUT,
     ) -> "Ledger":
-        """A new ledger with a budget that stays as it is. Refuses a file that exists: that would forget its entries."""
+        """A new ledger. Refuses a file that exists: that would forget its entries.
+
+        accountant: the rule, "gaussian", "renyi" (their parameters are found from ε and δ) or one of `accounting`; or a
+        rule with its parameters, as `str` of a `Filter` writes it.
+        """
         _check_text("data_set", data_set)
         accounting.check_epsilon(epsilon)
         accounting.check_delta(delta)
         _check_text("unit", unit)
         events.check_adjacency(adjacency)
-        known = accountant in accounting.ACCOUNTANTS
-        check_number("accountant", repr(accountant), "one of " + ", ".join(accounting.ACCOUNTANTS), known)
+        known = accountant in RULES or Filter.read(str(accountant)) is not None
+        check_number("accountant", repr(accountant), "one of " + ", ".join(RULES), known)
+        if accountant in filters.NAMES:
+            accountant = str(Filter.of(accountant, epsilon, delta))  # type: ignore[arg-type]  # one of the names
         _check_timeout(timeout)
         path = Path(path).absolute()
         try:
@@ -186,7 +213,19 @@ class Ledger:
             raise ValueError(f"path={path} {what}; expected a ledger made by Ledger.create")
         with _connection(path, timeout) as connection:
             _, data_set, epsilon, delta, unit, adjacency, accountant, created, genesis = _genesis(path, connection)
-        return cls(path, data_set, epsilon, delta, unit, adjacency, accountant, created, genesis, timeout)
+            budget = _raised(connection) or epsilon
+        return cls(path, data_set, budget, delta, unit, adjacency, accountant, created, genesis, epsilon, timeout)
+
+    @property
+    def rule_words(self) -> str:
+        """Whether analyses that were chosen after seeing earlier results are covered, and by which theorem."""
+        words = words_of(self.accountant)
+        if self.epsilon == self.first_epsilon or Filter.read(self.accountant) is None:
+            return words
+        return (
+            f"{words}; the budget was raised from ε = {self.first_epsilon:g} to {self.epsilon:g}, which is "
+            "covered if it was decided without looking at results"
+        )
 
     def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
         """Commit the price of `event` durably, or refuse. Call it before a record is read.
@@ -203,6 +242,9 @@ class Ledger:
         then counted and not used.
         """
         _check_text("study", study)
+        check_number(
+            "study", repr(study), "another name: this one stands for what raises the budget", study != _EXTENSIONS
+        )
         whole = isinstance(round, int) and not isinstance(round, bool) and 0 <= round <= _LARGEST
         check_number("round", repr(round), "a whole number of at least 0", whole)
         if note != "":
@@ -213,25 +255,66 @@ class Ledger:
             entries = self._read(connection)
             if any((e.study, e.round) == (study, round) for e in entries):
                 raise AlreadyCharged(_twice(study, round))
-            total = self._price(_counts(entries) + Counter([text]))
-            if not self._fits(total):
-                raise BudgetExceeded(self._refusal(self._price(_counts(entries)), total))
-            previous = entries[-1].hash if entries else self.genesis
-            values = (len(entries) + 1, _now(), study, int(round), text, total, note, previous)
-            sealed = (*values, _hash(_ENTRY, values))
-            try:
-                connection.execute(f"INSERT INTO entries VALUES ({_places(sealed)})", sealed)
-            except sqlite3.IntegrityError:
-                raise AlreadyCharged(_twice(study, round)) from None
-        return _entry(sealed, event)
+            budget = self._budget(entries)
+            total = self._price(_counts(entries) + Counter([text]), budget)
+            if not self._fits(total, budget):
+                raise BudgetExceeded(self._refusal(self._price(_counts(entries), budget), total, budget))
+            return self._append(connection, entries, study, int(round), text, total, note)
+
+    def extend(self, epsilon: float, *, note: str = "") -> Entry:
+        """Raise the budget to `epsilon`, as an entry of the chain: a decision of the data's holder, never of a study.
+
+        A ledger that was opened before keeps to the new budget from its next charge on; open it again to see it.
+        """
+        accounting.check_epsilon(epsilon)
+        if note != "":
+            _check_text("note", note)
+        with _connection(self.path, self.timeout) as connection, _transaction(connection):
+            entries = self._read(connection)
+            budget = self._budget(entries)
+            check_number("epsilon", epsilon, f"more than the budget of {self.path}, {budget:g}", epsilon > budget)
+            total = self._price(_counts(entries), epsilon)
+            if not self._fits(total, epsilon):
+                raise BudgetExceeded(
+                    f"epsilon={epsilon} asks more of δ={self.delta!r} for each draw of noise than was set aside; raise "
+                    "the budget by less"
+                )
+            text = _canonical({"type": "budget", "epsilon": float(epsilon)})
+            return self._append(connection, entries, _EXTENSIONS, len(entries) + 1, text, total, note)
+
+    def _append(
+        self,
+        connection: sqlite3.Connection,
+        entries: list[Entry],
+        study: str,
+        round: int,
+        text: str,
+        total: float,
+        note: str,
+    ) -> Entry:
+        previous = entries[-1].hash if entries else self.genesis
+        values = (len(entries) + 1, _now(), study, round, text, total, note, previous)
+        sealed = (*values, _hash(_ENTRY, values))
+        try:
+            connection.execute(f"INSERT INTO entries VALUES ({_places(sealed)})", sealed)
+        except sqlite3.IntegrityError:
+            raise AlreadyCharged(_twice(study, round)) from None
+        return _entry(sealed, *_meaning(text))
 
     def spent(self) -> float:
         """ε of everything charged so far, at the budget's δ."""
-        return self._price(_counts(self.entries()))
+        entries = self.entries()
+        return self._price(_counts(entries), self._budget(entries))
+
+    def price(self, event: Event) -> float:
+        """ε of `event` by this ledger's rule, as if it were all that was done. Charges nothing."""
+        return self._price(Counter([self._stored(event)]), self._budget(self.entries()))
 
     def remaining_after(self, event: Event) -> float:
         """What would be left of ε after charging `event`; below 0 if that would be refused. Charges nothing."""
-        return self.epsilon - self._price(_counts(self.entries()) + Counter([self._stored(event)]))
+        entries = self.entries()
+        budget = self._budget(entries)
+        return budget - self._price(_counts(entries) + Counter([self._stored(event)]), budget)
 
     def entries(self) -> tuple[Entry, ...]:
         """All charges, first to last, their chain checked."""
@@ -258,14 +341,16 @@ class Ledger:
             sound = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
         if sound != ["ok"]:
             raise BrokenLedger(f"path={self.path} is damaged: {' '.join(str(sound[0]).split())}; go back to a copy")
-        over = [e.position for e in entries if not self._fits(e.spent)]
-        if over:
-            raise BrokenLedger(f"path={self.path}: entry {over[0]} passes the budget epsilon={self.epsilon}; stop here")
-        total = self._price(_counts(entries))
-        if not self._fits(total):
-            raise BrokenLedger(
-                f"path={self.path}: its entries cost {total:.6g}, more than epsilon={self.epsilon}; stop here"
-            )
+        budget = self.first_epsilon
+        for entry in entries:
+            budget = entry.budget or budget
+            if not self._fits(entry.spent, budget):
+                raise BrokenLedger(
+                    f"path={self.path}: entry {entry.position} passes the budget epsilon={budget}; stop here"
+                )
+        total = self._price(_counts(entries), budget)
+        if not self._fits(total, budget):
+            raise BrokenLedger(f"path={self.path}: its entries cost {total:.6g}, more than epsilon={budget}; stop here")
         if expected_head is not None and expected_head not in {self.genesis, *(e.hash for e in entries)}:
             raise BrokenLedger(
                 f"path={self.path}: expected_head={expected_head} is not among its {len(entries)} entries; "
@@ -276,13 +361,16 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         """Budget, spending and entries as plain data."""
         entries = self.entries()
-        spent = self._price(_counts(entries))
+        budget = self._budget(entries)
+        spent = self._price(_counts(entries), budget)
         settings = {name: value for name, value in asdict(self).items() if name not in ("path", "timeout")}
         return {
             "path": str(self.path),
             **settings,
+            "epsilon": budget,
+            "adaptive_analyses": self.rule_words,
             "spent": spent,
-            "remaining": max(0.0, self.epsilon - spent),
+            "remaining": max(0.0, budget - spent),
             "head": self._head(entries),
             "entries": [entry.to_dict() for entry in entries],
         }
@@ -290,12 +378,21 @@ class Ledger:
     def _head(self, entries: tuple[Entry, ...] | list[Entry]) -> str:
         return entries[-1].hash if entries else self.genesis
 
-    def _fits(self, total: float) -> bool:
-        return total <= self.epsilon * (1 + SLACK)
+    def _budget(self, entries: tuple[Entry, ...] | list[Entry]) -> float:
+        """What may be spent after these entries."""
+        return next((e.budget for e in reversed(entries) if e.budget is not None), self.first_epsilon)
 
-    def _refusal(self, spent: float, total: float) -> str:
+    def _fits(self, total: float, budget: float) -> bool:
+        return total <= budget * (1 + SLACK)
+
+    def _refusal(self, spent: float, total: float, budget: float) -> str:
+        if math.isinf(total):
+            return (
+                f"epsilon={budget} would be passed by this update: its draws of noise need more of δ={self.delta!r} "
+                f"than {self.accountant} sets aside for them; make fewer releases or fit fewer parameters"
+            )
         return (
-            f"epsilon={self.epsilon} would be passed by this update: spent {spent:.4g}, "
+            f"epsilon={budget} would be passed by this update: spent {spent:.4g}, "
             f"price {max(0.0, total - spent):.4g}, δ={self.delta!r}; lower steps or sampling_rate, "
             "raise noise_multiplier, or end the study here"
         )
@@ -319,17 +416,22 @@ class Ledger:
             raise ValueError("event without a guarantee (ε = ∞); no budget covers it, so add noise")
         return text
 
-    def _price(self, counts: Counter[str]) -> float:
+    def _price(self, counts: Counter[str], budget: float) -> float:
         """ε of events that occur so often. Equal events are one `Repeated`; sorted, so that order does not matter."""
-        folded = (events.Repeated(events.from_json(text), count) for text, count in sorted(counts.items()))
-        return accounting.epsilon(events.Composed(tuple(folded)), self.delta, self.accountant, self.adjacency)
+        whole = _whole(counts)
+        rule = Filter.read(self.accountant)
+        if rule is not None:
+            return rule.price(whole, budget, self.delta, self.adjacency)
+        accountant: Any = self.accountant  # checked there
+        return accounting.epsilon(whole, self.delta, accountant, self.adjacency)
 
     def _read(self, connection: sqlite3.Connection) -> list[Entry]:
         """All entries, if their chain holds."""
-        budget = [self.data_set, self.epsilon, self.delta, self.unit, self.adjacency, self.accountant, self.created]
-        if _genesis(self.path, connection)[1:] != [*budget, self.genesis]:
-            raise BrokenLedger(f"path={self.path} is another ledger than the one that was opened; open it again")
-        known: dict[str, Event] = {}
+        other = BrokenLedger(f"path={self.path} is another ledger than the one that was opened; open it again")
+        settings = [self.delta, self.unit, self.adjacency, self.accountant, self.created, self.genesis]
+        if _genesis(self.path, connection)[1:] != [self.data_set, self.first_epsilon, *settings]:
+            raise other
+        known: dict[str, tuple[Event, float | None]] = {}
         entries: list[Entry] = []
         previous = self.genesis
         for *values, found in connection.execute(f"SELECT {_ENTRY}, hash FROM entries ORDER BY position"):
@@ -342,20 +444,117 @@ class Ledger:
             _check_types(self.path, place, _ENTRY, values)
             text = values[4]
             if text not in known:
-                known[text] = events.from_json(text)
-            entries.append(_entry((*values, found), known[text]))
+                known[text] = _meaning(text)
+            entries.append(_entry((*values, found), *known[text]))
             previous = found
+        if self.epsilon not in {self.first_epsilon, *(e.budget for e in entries)}:
+            raise other
         return entries
 
 
-def _entry(row: tuple[Any, ...], event: Event) -> Entry:
+@dataclass(frozen=True)
+class Allowance:
+    """What one study may take of a ledger, whatever else is left there: the rule of every host of a study.
+
+    Guarantee: ε of all charges of this study together, at the ledger's δ, is at most `epsilon` · (1 + SLACK), as long
+    as one process at a time charges for the study. It is priced by `pld` where the ledger's rule is a filter: what a
+    study releases is fixed by its plan, and only where it stops is not. The ledger's own rule prices all studies.
+
+    study: charges of `STUDY/PHASE` are the study's own.
+    """
+
+    ledger: Ledger
+    study: str
+    epsilon: float
+
+    @property
+    def path(self) -> Path:
+        """Of the ledger."""
+        return self.ledger.path
+
+    def own(self) -> list[Entry]:
+        """The study's own charges."""
+        return [entry for entry in self.ledger.entries() if entry.study.startswith(f"{self.study}/")]
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All charges of the ledger, also those of other studies."""
+        return self.ledger.entries()
+
+    def spent(self) -> float:
+        """ε of the study's own charges."""
+        return self._price(_counts(self.own()))
+
+    def _price(self, counts: Counter[str]) -> float:
+        accountant: Any = "pld" if Filter.read(self.ledger.accountant) else self.ledger.accountant
+        return accounting.epsilon(_whole(counts), self.ledger.delta, accountant, self.ledger.adjacency)
+
+    def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
+        """As `Ledger.charge`, if the study's charges and this one are within its allowance."""
+        own = self.own()
+        if all((entry.study, entry.round) != (study, round) for entry in own):
+            total = self._price(_counts(own) + Counter([self.ledger._stored(event)]))
+            if not total <= self.epsilon * (1 + SLACK):
+                raise BudgetExceeded(f"epsilon={self.epsilon:g} of this study is spent; end it here")
+        return self.ledger.charge(event, study=study, round=round, note=note)
+
+    def objection(self, whole: Event, *, tells: bool = True) -> str:
+        """Why a study that costs `whole` cannot be paid for to its end; "" if it can, or if it was begun.
+
+        tells: whether the words may say what is left. Charges nothing.
+        """
+        if self.own():
+            return ""
+        alone = self._price(Counter([self.ledger._stored(whole)]))
+        if not alone <= self.epsilon * (1 + SLACK):
+            return (
+                f"epsilon={self.epsilon:g} of the study does not pay for it, which costs {alone:.4g} or more; "
+                "raise it, or lower steps"
+            )
+        left = self.ledger.remaining_after(whole)
+        if math.isinf(left):
+            return (
+                f"the site's ledger admits nothing of the study by its rule, {self.ledger.accountant}, for its draws "
+                "of noise need more of δ than is set aside; take a ledger with a smaller epsilon"
+            )
+        if left >= -SLACK * self.ledger.epsilon:
+            return ""
+        words = f" (epsilon={self.ledger.epsilon:g} would be passed by {-left:.4g})" if tells else ""
+        return f"what is left of this site's budget does not pay for the study{words}; lower epsilon or leave it out"
+
+
+def _entry(row: tuple[Any, ...], event: Event, budget: float | None) -> Entry:
     position, time, study, round, _, spent, note, previous, own = row
-    return Entry(position, time, study, round, event, spent, note, previous, own)
+    return Entry(position, time, study, round, event, spent, note, previous, own, budget)
 
 
-def _counts(entries: tuple[Entry, ...] | list[Entry]) -> Counter[str]:
-    counts = Counter(e.event for e in entries)
+def _meaning(text: str) -> tuple[Event, float | None]:
+    """What an entry's text says: an event, or what the budget was raised to."""
+    plain = json.loads(text)
+    if isinstance(plain, dict) and plain.get("type") == "budget":
+        return events.Composed(), float(plain["epsilon"])
+    return events.from_dict(plain), None
+
+
+def _raised(connection: sqlite3.Connection) -> float | None:
+    """What the budget was raised to last, as the file says: each reading of the entries checks it by their chain."""
+    last = "SELECT event FROM entries WHERE study = ? ORDER BY position DESC LIMIT 1"
+    row = connection.execute(last, (_EXTENSIONS,)).fetchone()
+    try:
+        return None if row is None else _meaning(row[0])[1]
+    except (ValueError, KeyError, TypeError):  # tampered with: the first reading of the entries says so
+        return None
+
+
+def _counts(entries: Sequence[Entry]) -> Counter[str]:
+    counts = Counter(e.event for e in entries if e.budget is None)
     return Counter({_canonical(events.to_dict(event)): count for event, count in counts.items()})
+
+
+def _whole(counts: Counter[str]) -> Event:
+    """Events that occur so often. Equal events are one `Repeated`; sorted, so that order does not matter."""
+    return events.Composed(
+        tuple(events.Repeated(events.from_json(text), count) for text, count in sorted(counts.items()))
+    )
 
 
 def _units(event: Event) -> set[str]:
@@ -367,6 +566,17 @@ def _units(event: Event) -> set[str]:
         case events.NonPrivate():
             return set()
     return _units(event.event)  # type: ignore[attr-defined]  # samples and repetitions: the table of events is closed
+
+
+def words_of(accountant: str) -> str:
+    """Whether a ledger's rule covers analyses that were chosen after seeing earlier results, and by which theorem."""
+    rule = Filter.read(accountant)
+    if rule is not None:
+        return rule.words
+    return (
+        f"not covered by the rule {accountant!r}: the number and the settings of all analyses must have been fixed "
+        "beforehand"
+    )
 
 
 def _twice(study: str, round: int) -> str:
@@ -416,8 +626,9 @@ def _genesis(path: Path, connection: sqlite3.Connection) -> list[Any]:
         raise BrokenLedger(f"path={path} has {len(rows)} genesis entries instead of one; go back to a sound copy")
     *values, found = rows[0]
     _check_hash(path, "genesis entry", found, _GENESIS, values)
-    if values[0] != _FORMAT:
-        raise ValueError(f"path={path} is of ledger format {values[0]!r}; this version of tacit reads {_FORMAT}")
+    if values[0] not in _FORMATS:
+        known = ", ".join(map(str, _FORMATS))
+        raise ValueError(f"path={path} is of ledger format {values[0]!r}; this version of tacit reads {known}")
     _check_types(path, "genesis entry", _GENESIS, values)
     return [*values, found]
 

@@ -109,7 +109,6 @@ class Board:
         self.version = 0
         self.was_seen = False  # by a browser
         self.is_closed = False  # nothing more will be written
-        self.budgets: Mapping[str, float] = {}  # ε of each site's ledger, where other studies may share it
         self._mark = secrets.token_hex(4)  # ids of events of another command mean nothing here
         self._lock = threading.Lock()
         self._begun, self._ended = time.monotonic(), 0.0
@@ -131,9 +130,8 @@ class Board:
             "log": [],
         }
 
-    def about(self, title: str, budgets: Mapping[str, float] | None = None, seeded: bool = False) -> None:
+    def about(self, title: str, seeded: bool = False) -> None:
         """What the command is about; seeded: whether its own noise is."""
-        self.budgets = self.budgets if budgets is None else budgets
         self._write({"title": title, "seeded": seeded})
 
     def say(self, words: str) -> None:
@@ -214,9 +212,9 @@ class Board:
         self._write(changes, self._lines(sites))
 
     def _site(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {part: row.get(part) for part in ("name", "state", "reason", "updates", "spent")}
-        budget = self.budgets.get(row["name"], row.get("epsilon"))
-        return kept | {"reason": (row.get("reason") or "")[:MOST_LETTERS], "budget": _finite(budget)}
+        kept = {part: row.get(part) for part in ("name", "state", "updates")}
+        kept |= {part: _finite(row.get(part)) for part in ("spent", "epsilon", "ledger_spent", "budget")}
+        return kept | {"reason": (row.get("reason") or "")[:MOST_LETTERS]}
 
     def _lines(self, sites: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """A line for every site that went, came or refused since it was last shown."""

@@ -128,7 +128,7 @@ def title(result: Mapping[str, Any]) -> str:
     """What was done, in a line."""
     if "sites" in result:
         return findings.title(*(result[part] for part in ("name", "model", "target", "members")))
-    unit = "persons" if "persons" in result else "records"
+    unit = next(name for name in ("persons", "slots", "records") if name in result)
     return f"A {result['model']} regression of {result['target']} on {result[unit]:,} {unit}"
 
 
@@ -137,8 +137,8 @@ def _own_words(found: Findings) -> tuple[str, list[str]]:
     words = found.posterior.statement_text.splitlines()
     if not found.is_study:
         return "", words
-    rows = found.result["sites"]
-    worst = max(rows, key=lambda row: math.inf if row["spent"] is None else row["spent"])["name"]
+    promised = {name: one["epsilon"] for name, one in found.statements.items()}
+    worst = max(promised, key=lambda name: math.inf if promised[name] is None else promised[name])
     heads = [j for j in range(len(words) - 1) if words[j] == worst and words[j + 1] == "-" * len(worst)]
     return worst, words[heads[0] + 2 :] if heads else words
 
@@ -146,7 +146,7 @@ def _own_words(found: Findings) -> tuple[str, list[str]]:
 def _lead(found: Findings) -> str:
     worst, (first, *_) = _own_words(found)
     if found.result["epsilon"] is not None and len(found.result.get("sites", ())) > 1:
-        first += f" That is the promise to the records at {worst}, where most was spent; each site's own is below."
+        first += f" That is the promise to the records at {worst}, where ε is largest; each site's own is below."
     return first
 
 
@@ -163,7 +163,7 @@ def _facts(found: Findings) -> Iterator[tuple[str, str]]:
     result, spent = found.result, found.result["epsilon"]
     unit = found.statement.get("unit", "record")
     if found.is_study:
-        whose = "the most that a site spent" if result["sites"][1:] else "spent"
+        whose = "the largest of a site's statement" if result["sites"][1:] else "spent"
     else:
         whose = f"spent, of {result['epsilon_asked']:g}" if result.get("epsilon_asked") else "spent"
     yield "ε = ∞" if spent is None else f"ε = {rounded_up(spent)}", whose
@@ -257,7 +257,8 @@ def _sites(found: Findings) -> dict[str, Any]:
             "name": row["name"],
             "places": f"{row['places']:,}" if row.get("places") else "",
             "spent": "∞" if row["spent"] is None else rounded_up(row["spent"]),
-            "of": "∞" if row["budget"] is None else f"{row['budget']:g}",
+            "of": "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
+            "ledger": "" if row["budget"] is None else f"{rounded_up(row['ledger_spent'])} of {row['budget']:g}",
             "delta": f"{row['delta']:g}",
             "updates": f"{row['updates']:,}",
             "time": _timeline(result, found.posterior.plan["rounds"], row),
@@ -268,8 +269,9 @@ def _sites(found: Findings) -> dict[str, Any]:
     return {
         "rows": rows,
         "words": remarks(result),
-        "caption": "ε by each site's statement. Small lines rise with each round that a site answers; dashed: a limit",
+        "caption": "ε spent on this study. Small lines rise with each round that a site answers; dashed: a limit",
         "has_times": any(row["time"] for row in rows),
+        "has_ledgers": any(map(_has_more, result["sites"])),
         "has_refusals": any(row["refused"] for row in rows),
     }
 
@@ -277,19 +279,29 @@ def _sites(found: Findings) -> dict[str, Any]:
 def remarks(result: Mapping[str, Any], most: int = 30) -> list[str]:
     """What is to be said of the sites' budgets, but for numbers."""
     found = [] if result["epsilon"] is not None else ["NOT differentially private: epsilon = inf promises nothing."]
-    shared = [row for row in result["sites"] if row["epsilon"] != row["budget"]]
+    shared = [row for row in result["sites"] if _has_more(row)]
     if shared:
-        allowed = ", ".join(f"{row['name']} ε = {row['epsilon']:g}" for row in shared[:most])
-        found.append(f"Ledgers of the sites' own count all studies; this one may spend: {allowed}.")
+        totals = ", ".join(
+            f"{row['name']} ε = {rounded_up(row['ledger_spent'])} of {row['budget']:g}" for row in shared[:most]
+        )
+        found.append(f"Ledgers of the sites' own count all studies; with this one: {totals}.")
     if all(row["updates"] == 0 for row in result["sites"]):
         found.append("No site has made an update: the posterior is the prior.")
     return found
 
 
+def _has_more(row: Mapping[str, Any]) -> bool:
+    """Whether a site's ledger is of more than this study."""
+    if row["budget"] is None:
+        return False
+    pairs = ((row["ledger_spent"], row["spent"]), (row["budget"], row["epsilon"]))
+    return not all(math.isclose(whole, own, rel_tol=1e-6) for whole, own in pairs)
+
+
 def _timeline(result: Mapping[str, Any], rounds: int, site: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a site spent against rounds, as the line and the dots of a small drawing; else how often it answered."""
     history, name = result.get("history") or (), site["name"]
-    what, limit = ("spent", site["budget"]) if any(row.get("spent") for row in history) else ("updates", rounds)
+    what, limit = ("spent", site["epsilon"]) if any(row.get("spent") for row in history) else ("updates", rounds)
     points = [(row["round"], row[what][name]) for row in history if name in row.get(what, {})]
     if not points or not limit:
         return None
@@ -390,7 +402,8 @@ def _released_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     yield part | {
         "words": [
-            "Every fifth place for a record, in sums released with noise and paid for by each site; a record's "
+            "A fifth of the records on average, chosen by a hash of each one's own content, in sums released with "
+            "noise and paid for by each site; a record's "
             f"log-likelihood counts as {found['least_log_likelihood']:g} at least."
         ],
         "head": ("score", "value", "deviation of the noise"),

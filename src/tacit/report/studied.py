@@ -23,24 +23,20 @@ LEVEL = 0.95  # of intervals
 MOST_PRINTED = 30  # sites in the terminal's table
 
 
-def write(
-    out: Path, found: "Federation", about: Mapping[str, Any], budgets: Mapping[str, float], test_records: int
-) -> dict[str, Any]:
+def write(out: Path, found: "Federation", about: Mapping[str, Any], test_records: int) -> dict[str, Any]:
     """Write all files into the folder `out`, result.json last; the result.
 
-    about: what the result begins with. budgets: ε of each site's ledger, which other studies may share.
+    about: what the result begins with. test_records: how many there are in the public test set.
     """
     posterior = found.posterior
     if not all(math.isfinite(row["mean"]) and math.isfinite(row["deviation"]) for row in posterior.summary(LEVEL)):
         raise ValueError("the study did not end in finite numbers; expected settings (clip, prior) of ordinary size")
-    # By the statements: what a site elsewhere has spent on other studies is no part of this one's result.
-    promised = {name: site["epsilon"] for name, site in posterior.statement["sites"].items()}
-    rows = [{**row, "spent": promised[row["name"]], "budget": _finite(budgets[row["name"]])} for row in found.sites]
+    promised, rows = [site["epsilon"] for site in posterior.statement["sites"].values()], found.sites
     seeded = any(site["randomness"] == "seeded" for site in posterior.statement["sites"].values())
     result = {
         **about,
         "study": found.name,
-        "epsilon": None if None in promised.values() else max(promised.values()),
+        "epsilon": None if None in promised else max(promised),
         "delta": max(row["delta"] for row in rows),
         "adjacency": posterior.statement["adjacency"],
         "randomness": "seeded" if seeded else "secure",
@@ -69,6 +65,9 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
         table.caption = Text(f"{MOST_PRINTED} of {len(sites)} sites; all are in result.json")
     console.print(table)
     lines = [f"{row['name']} refused: {row['refused']}" for row in sites if row["refused"]]
+    present = sum(row["is_present"] for row in sites)
+    if present < len(sites):
+        lines.insert(0, f"{present} of {len(sites)} sites are in the result")
     if len(lines) > MOST_PRINTED:
         lines[MOST_PRINTED:] = [f"{len(lines) - MOST_PRINTED} more sites refused; result.json has their reasons"]
     if result.get("trust"):
@@ -81,17 +80,13 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
     console.print(Text("\n".join([*lines, "", f"Written to {out}: {', '.join(result['files'])}"])))
 
 
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
 # --- Words -------------------------------------------------------------------------------------------------------
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Name, ε spent, budget, δ, updates."""
-    spent, budget = ("no budget", "") if row["spent"] is None else (rounded_up(row["spent"]), f"{row['budget']:g}")
-    return [row["name"], spent, budget, f"{row['delta']:g}", str(row["updates"])]
+    """Name, ε spent, ε of the study, δ, updates."""
+    spent, epsilon = ("no budget", "") if row["spent"] is None else (rounded_up(row["spent"]), f"{row['epsilon']:g}")
+    return [row["name"], spent, epsilon, f"{row['delta']:g}", str(row["updates"])]
 
 
 def _scores(result: Mapping[str, Any]) -> list[str]:
