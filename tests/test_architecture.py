@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tacit.privacy": ("tacit.privacy",),
     "tacit.privacy.clipping": (),
     "tacit.privacy.events": (),
+    "tacit.privacy.losses": (),
     "tacit.privacy.noise": ("tacit.privacy.randomness",),
     "tacit.privacy.randomness": (),
     "tacit.privacy.sampling": ("tacit.privacy.randomness",),

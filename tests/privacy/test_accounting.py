@@ -435,6 +435,7 @@ def test_calibration_never_exceeds_its_target(target, rate, steps, adjacency):
         (Composed((Gaussian(1.0), Gaussian(1.0, unit="person"))), {"delta": 1e-5}, "different units"),
         (Gaussian(1.0, adjacency="replace-one"), {"delta": 1e-5}, "says nothing about add-remove"),
         (FixedSizeSampled(100, 10, Gaussian(1.0)), {"delta": 1e-5}, "replace-one"),
+        (PoissonSampled(0.1, Gaussian(1.0)), {"delta": 1e-250}, "below what pld can resolve"),
     ],
 )
 def test_what_cannot_be_priced_is_refused_with_a_sentence(event, arguments, words):
