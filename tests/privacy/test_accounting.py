@@ -146,7 +146,7 @@ def test_exact_deltas_are_met(row):
     price = acc.delta(event_of(row), row["epsilon"], "pld", row["adjacency"])
     assert published - row["tolerance"] <= price <= published * (1 + 1e-3)
     value = limiting_delta(row)(row["epsilon"])
-    # Of the row at 100,000 steps under replace-one the published figure is 1.2e-6 too small: the contour integral says so.
+    # At 100,000 steps under replace-one the published figure is 1.2e-6 too small: so says a contour integral.
     steps = row["steps"] if isinstance(row["steps"], int) else sum(row["steps"])
     assert value == pytest.approx(published, abs=max(row["tolerance"], 2e-11 * steps))
 

@@ -35,16 +35,20 @@ def outputs(sigma: float, rate: float, direction: str, fine: int) -> tuple[np.nd
     return (mixed if direction == "remove" else mixed - log_mixed(sigma, rate, -x)), log_zero + mixed
 
 
+def log_sum(values: np.ndarray) -> float:
+    return float(values.max() + np.log(np.exp(values - values.max()).sum()))
+
+
 def exact_deltas(levels, epsilons, direction, gaussian=0.0, fine=24, most=40_000) -> np.ndarray | None:
     """δ at each ε, (1/2πi) ∫ e^(K(z) - zε) / (z(z + 1)) dz along Re z = t, K(z) = Σ n ln E[e^(zL)].
 
-    `levels` are (σ, q, n), and `gaussian` is 1/σ² of a mechanism without sampling. None where it cannot be trusted: it needs
-    too many points, or cancels too many digits.
+    `levels` are (σ, q, n), and `gaussian` is 1/σ² of a mechanism without sampling. None where it cannot be trusted: it
+    needs too many points, or cancels too many digits.
     """
     parts = [(*outputs(sigma, rate, direction, fine), steps) for sigma, rate, steps in levels]
 
     def moment(t: float) -> float:
-        return t * (t + 1) / 2 * gaussian + sum(n * float(special.logsumexp(w + t * loss)) for loss, w, n in parts)
+        return t * (t + 1) / 2 * gaussian + sum(n * log_sum(w + t * loss) for loss, w, n in parts)
 
     def height(v: float) -> float:
         t = math.exp(v)
@@ -53,7 +57,7 @@ def exact_deltas(levels, epsilons, direction, gaussian=0.0, fine=24, most=40_000
     t = math.exp(optimize.minimize_scalar(height, bounds=(-8, 12), method="bounded", options={"xatol": 1e-2}).x)
     tilted, variance = [], gaussian
     for loss, log_mass, n in parts:
-        mass = np.exp(log_mass + t * loss - special.logsumexp(log_mass + t * loss))
+        mass = np.exp(log_mass + t * loss - log_sum(log_mass + t * loss))
         kept = mass > 1e-16 / n
         loss, mass = loss[kept], mass[kept]
         variance += n * (mass @ loss**2 - (mass @ loss) ** 2)
@@ -102,7 +106,7 @@ def plan(levels, gaussian: float = 0.0) -> Event:
 
 
 def assert_tight(price: float, delta: float, levels, adjacency="add-remove", gaussian=0.0, within=0.01) -> bool:
-    """δ at the price is at most the asked one, and above it at a price that is lower by `within`. False: no reference."""
+    """δ at the price is at most the asked one, and above it at a price lower by `within`. False: no reference."""
     found = [
         exact_deltas(levels, [price, price / (1 + within)], direction, gaussian) for direction in DIRECTIONS[adjacency]
     ]

@@ -1,25 +1,31 @@
 """Privacy losses: one step's loss on a grid, and the loss of many steps. Every figure read from it is an upper bound.
 
-Two neighbouring inputs give outputs of laws P and Q. The privacy loss is L = ln(dP/dQ) of an output drawn from P, losses of
-independent steps add up, and
+Two neighbouring inputs give outputs of laws P and Q. The privacy loss is L = ln(dP/dQ) of an output drawn from P.
+Losses of independent steps add up, and
 
     δ(ε) = E[max(0, 1 - e^(ε - L))]
 
 Why a figure is never below the truth:
 
-| step                      | error                                   | how it is made an upper bound                        |
-|---------------------------|-----------------------------------------|------------------------------------------------------|
-| loss onto a grid          | between two grid points                 | split over both so that E[e^-L] stays; δ is convex in |
-|                           |                                         | the e^-L of each step, so a spread only raises it     |
-| ends of the line          | rare outcomes                           | high losses count as infinite, low ones are raised    |
-| integrals over a cell     | quadrature and rounding, both relative  | masses are raised by `MASS_MARGIN`                   |
-| the loss at a point       | rounding                                | losses are raised by `LOSS_MARGIN`                   |
-| discrete Fourier transform| wraps around; rounding                  | wrapping only adds; what lies above is bounded by    |
-|                           |                                         | Chernoff's inequality; rounding is bounded and added |
+| step                       | how it is made an upper bound                                                        |
+|----------------------------|--------------------------------------------------------------------------------------|
+| a loss onto a grid         | split over its two neighbours so that E[e^-L] stays; δ is convex in the e^-L of each |
+|                            | step, so that a spread only raises it                                                |
+| ends of the line           | rare high losses count as infinite, rare low ones are raised                         |
+| integrals over a cell      | their error is relative; masses are raised by more than it, `MASS_MARGIN`            |
+| the loss at a point        | raised by more than its rounding, `LOSS_MARGIN`                                      |
+| discrete Fourier transform | wrapping around only adds; what lies above the window is bounded by Chernoff's       |
+|                            | inequality; rounding is bounded and added (`compose`)                                |
 
-Two devices keep it tight over millions of steps. Masses are integrals of positive functions, not differences of divergences,
-so that a fine grid loses no digits. And masses are tilted, m(y) e^(λy) / M(λ), before they are transformed: the rounding is
-then relative to the δ that is asked for, not to 1, so that a δ of 1e-12 after 10⁶ steps is resolved.
+Two devices keep it tight over millions of steps. Masses are integrals of positive functions, not differences of
+divergences, so that a fine grid loses no digits. And masses are tilted, m(y) e^(λy) / M(λ), before they are
+transformed: rounding is then relative to the δ that is asked for, not to 1, and a δ of 1e-12 after 10⁶ steps is
+resolved.
+
+How tight: over a wide spread of sampled Gaussians (σ from 0.4 to 50, q from 1e-6 to 1, 1 to 10⁶ steps, δ from 1e-10 to
+1e-3, ε from 0.001 to 20) within 2e-4 of the contour integral in the tests, and within a thousandth where rare large
+losses decide. Past 10⁹ steps the finest grid is too coarse: at 10¹² steps (σ = 100, q = 1e-6, δ = 1e-7) the price is
+some 16 % too large.
 """
 
 import copy
@@ -35,8 +41,8 @@ Array = np.ndarray
 Direction = Literal["remove", "add", "replace"]
 
 UNIT = 2.0**-53  # the rounding of one operation
-# How far a cell's integral may be off, relatively: five Gauss-Legendre nodes on a sixteenth of the scale on which the integrand
-# varies are exact to 1e-13 up to 14 standard deviations, and to rounding where most of the mass is.
+# How far a cell's integral may be off, relatively: five Gauss-Legendre nodes on a sixteenth of the scale on which the
+# integrand varies are exact to 1e-13 up to 14 standard deviations, and to rounding where most of the mass is.
 MASS_MARGIN = 1e-12
 LOSS_MARGIN = 2e-15  # some 18 roundings of a loss, see `_raised`
 PART_UNSEEN = 1e-8  # of δ: what may be taken for infinite at each end
@@ -108,8 +114,8 @@ def _loss(pair: Pair, x: Array) -> Array:
 def _raised(pair: Pair, x: Array) -> Array:
     """The loss, raised by more than its rounding.
 
-    The log ratio t at a given x is off by 3 roundings of (|x| + ½)/σ². The slope of ln(1 - q + q e^t) is at most 3 times
-    (q + its absolute value). The rest rounds relatively.
+    The log ratio t at a given x is off by 3 roundings of (|x| + ½)/σ². The slope of ln(1 - q + q e^t) is at most 3
+    times (q + its absolute value). The rest rounds relatively.
     """
     span = (np.abs(x) + 0.5) / (pair.scale if pair.noise == "laplace" else pair.scale**2)
     loss = _loss(pair, x)
@@ -203,7 +209,7 @@ def _mesh(pair: Pair, line: _Line, pieces: int) -> Array:
         for centre in (bend, -bend) if pair.direction == "replace" else (bend,):
             ends = np.clip([centre - 20 * scale**2, centre + 20 * scale**2], line.left, line.right)
             if ends[0] < ends[1]:
-                meshes.append(cuts(*ends, scale**2 / pieces))
+                meshes.append(cuts(float(ends[0]), float(ends[1]), scale**2 / pieces))
     return np.sort(np.concatenate(meshes)) if len(meshes) > 1 else meshes[0]
 
 
@@ -247,8 +253,8 @@ def _on_grid(step: Step, grid: float, rare: float, common: float, low: float, hi
 def _split(pair: Pair, line: _Line, grid: float, first: int, last: int) -> tuple[Array, float]:
     """P's masses at the grid points first … last, and what lies above them.
 
-    A loss at t above a grid point puts (1 - e^-t)/(1 - e^-grid) on the next one and the rest on this one. Cuts at the grid
-    points make the integrands smooth.
+    A loss at t above a grid point puts (1 - e^-t)/(1 - e^-grid) on the next one and the rest on this one. Cuts at the
+    grid points make the integrands smooth.
     """
     size = last - first + 1
     masses, above = np.zeros(size + 1), 0.0  # of the last, nothing goes up
@@ -428,11 +434,11 @@ def _cuts(steps: Steps, delta: float) -> tuple[float, float]:
 
 
 def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: float) -> View:
-    """The view of δ(ε), about `delta`: from where tilted losses are rare up to where the loss is, by Chernoff's inequality.
+    """The view of δ(ε), about `delta`: from where tilted losses are rare up to where the loss is, by Chernoff's bound.
 
     The saddle's tilt is best where many steps decide. Where rare large losses do, it is too large: they fill the tilted
-    law, and the window has to hold them all. Then the tilt is taken that makes the window least, among those under which
-    rounding does not matter.
+    law, and the window has to hold them all. Then the tilt is taken that makes the window least, among those under
+    which rounding does not matter.
     """
     cut = epsilon + FAR
     whole, sketch = sketch, sketch.without(cut)
@@ -461,8 +467,8 @@ def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: f
         good = [each for each in windows if each[0] <= ROUNDING]
         found = min(good, key=lambda each: each[2] - each[1]) if good else min(windows)
     _, low, high, tilt = found
-    # n steps on a grid add at most n·grid²/4, and some n·grid²/6, to the loss's variance, which raises ln δ by λ(λ + 1)/2
-    # of it, and ε by a λ-th of that. Of ln δ no more than some multiple of the tolerance may change, or the window is left.
+    # n steps on a grid add at most n·grid²/4, and some n·grid²/6, to the loss's variance, which raises ln δ by
+    # λ(λ + 1)/2 of it, and ε by a λ-th of that. Much more than the tolerance, of ln δ, would also leave the window.
     asked = min(max(epsilon, 0.1 / tilt), 10 / tilt) if lowest < epsilon else 1 / tilt
     scale = math.sqrt(12 * asked / ((1 + tilt) * count))
     scale = max(scale, (epsilon - whole.largest) / (2 * count))  # above the largest loss any grid will do
@@ -478,8 +484,8 @@ class Loss:
     def __init__(self, first: int, grid: float, masses: Array, beside: Array) -> None:
         """`masses[i]` is the mass at (first + i)·grid; `beside[i]` is to be added to δ at (first - 1 + i)·grid.
 
-        With D(k) = δ at the loss k·grid and G(k) = Σ_{j>k} m(j) e^-(j-k)grid: D(k - 1) = D(k) + (e^grid - 1) G(k - 1), a sum
-        of positive terms; between grid points δ is linear in e^ε.
+        With D(k) = δ at the loss k·grid and G(k) = Σ_{j>k} m(j) e^-(j-k)grid: D(k - 1) = D(k) + (e^grid - 1) G(k - 1),
+        a sum of positive terms; between grid points δ is linear in e^ε.
         """
         self.first, self.grid = first, grid
         decay = math.exp(-grid)
@@ -510,30 +516,38 @@ class Loss:
         return np.where(place < 0, 1.0, between)
 
 
-def compose(steps: Steps, view: View, grid: float) -> Loss:
-    """The loss of all steps on a grid.
+@dataclass(frozen=True)
+class _Power:
+    """The transform of the tilted loss of all steps, and how far it may be off."""
 
-    Every step is tilted and transformed; powers multiply. A transform of masses with sum 1 is off by at most
-    γ = 8 log₂(size) roundings at each frequency (each mass passes log₂(size) products and sums), and a power by
-    (|f| + γ)^n - |f|^n. The rounding of exponents is in their margins. The inverse keeps the sum of squares (Parseval), and what such an error e adds to δ(ε) is at most
-    |e| |w|, with w the weights (1 - e^(ε - y)) e^(-λy) of the losses y above ε (Cauchy and Schwarz).
+    values: Array
+    rounding: float  # the sum of squares of its errors, under the root
+    log_moment: float  # what the tilt divided by
+    log_finite: float  # ln P(no loss is infinite)
+
+
+def _power(steps: Steps, view: View, grid: float, size: int) -> _Power:
+    """Every step is tilted and transformed; powers multiply.
+
+    A transform of masses with sum 1 is off by at most γ = 8 log₂(size) roundings at each frequency (each mass passes
+    log₂(size) products and sums), and a power by (|f| + γ)^n - |f|^n. The rounding of exponents is in their margins.
     """
-    size = int(fft.next_fast_len(math.ceil((view.high - view.low) / grid) + 2, real=True))
     gamma = 8 * math.log2(size) * UNIT
     half = size // 2 + 1
     log_size, phase, error = np.zeros(half), np.zeros(half), np.zeros(half)
     live = np.arange(half)  # the frequencies that matter
     log_moment = log_finite = 0.0
-    cut = max(view.high - view.low, view.cut)
+    width = view.high - view.low
     for step, count in steps.items():
-        one = _on_grid(step, grid, view.rare, view.common, -(view.high - view.low), view.cut)
+        one = _on_grid(step, grid, view.rare, view.common, -width, view.cut)
         index = np.arange(one.first, one.first + len(one.masses))
         with np.errstate(divide="ignore"):
             exponent = np.log(one.masses) + view.tilt * grid * index
-        moment = float(special.logsumexp(exponent))
-        margin = 4 * UNIT * (float(np.max(np.abs(exponent[one.masses > 0]))) + abs(moment) + view.tilt * cut)
-        tilted = np.bincount(index % size, np.exp(exponent - moment), size)
-        values = fft.rfft(tilted)
+        highest = float(exponent.max())
+        moment = highest + math.log(np.exp(exponent - highest).sum())
+        largest = float(np.max(np.abs(exponent[one.masses > 0])))
+        margin = 4 * UNIT * (largest + abs(moment) + view.tilt * max(width, view.cut))
+        values = np.fft.rfft(np.bincount(index % size, np.exp(exponent - moment), size))
         absolute = np.abs(values) + gamma
         log_size += count * np.log(absolute)
         live = live[log_size[live] > LEAST_LOG]
@@ -544,17 +558,27 @@ def compose(steps: Steps, view: View, grid: float) -> Loss:
     magnitude, angle = np.exp(log_size[live]), phase[live]
     power = np.zeros(half, complex)
     power[live] = magnitude * (np.cos(angle) + 1j * np.sin(angle))
-    tilted = fft.irfft(power, size)
-    rounding = 2 * np.minimum(1.0, 2 * error[live]) + 16 * UNIT * (sum(steps.values()) + len(steps)) + 4 * gamma
-    worst = (float(np.linalg.norm(magnitude * rounding)) + math.exp(LEAST_LOG) * half) * math.sqrt(2 / size)
+    part = 2 * np.minimum(1.0, 2 * error[live]) + 16 * UNIT * (sum(steps.values()) + len(steps)) + 4 * gamma
+    rounding = float(np.linalg.norm(magnitude * part)) + math.exp(LEAST_LOG) * half
+    return _Power(power, math.sqrt(2) * rounding, log_moment, log_finite)
 
+
+def compose(steps: Steps, view: View, grid: float) -> Loss:
+    """The loss of all steps on a grid.
+
+    The inverse transform keeps the sum of squares (Parseval), and what an error e of the tilted masses adds to δ(ε) is
+    at most |e| |w|, with w the weights (1 - e^(ε - y)) e^(-λy) of the losses y above ε (Cauchy and Schwarz).
+    """
+    size = int(fft.next_fast_len(math.ceil((view.high - view.low) / grid) + 2, real=True))  # type: ignore[arg-type]
+    power = _power(steps, view, grid, size)
+    tilted = np.fft.irfft(power.values, size)
     first = math.floor(view.low / grid)
     slope = view.tilt * grid * np.arange(first - 1, first + size)
-    untilt = log_moment - slope + 4 * UNIT * (abs(log_moment) + np.abs(slope))
+    untilt = power.log_moment - slope + 4 * UNIT * (abs(power.log_moment) + np.abs(slope))
     decay = -math.expm1(-2 * view.tilt * grid)
     weight = math.sqrt(min(1 / decay, 2 * grid**2 / decay**3))
     with np.errstate(over="ignore"):
         untilted = np.exp(untilt)
         masses = np.maximum(np.roll(tilted, -(first % size)), 0.0) * np.minimum(untilted[1:], 1e300)
-        beside = worst * weight * untilted + min(untilted[-1], 1.0) - math.expm1(log_finite)
-    return Loss(first, grid, masses, beside)
+        rounded = power.rounding / math.sqrt(size) * weight * untilted
+    return Loss(first, grid, masses, rounded + min(untilted[-1], 1.0) - math.expm1(power.log_finite))
