@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import optimize, special
 
 from tacit.privacy import accounting as acc
@@ -271,6 +272,26 @@ def test_one_step_has_its_closed_form(sigma, rate):
         above = special.ndtr(-place / sigma)
         closed = (1 - rate) * above + rate * special.ndtr((1 - place) / sigma) - math.exp(epsilon) * above
         assert closed * (1 - 1e-9) <= acc.delta(PoissonSampled(rate, Gaussian(sigma)), epsilon) <= closed * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("mechanism", [Gaussian, Laplace])
+def test_prices_lie_between_the_two_estimates_of_another_library(mechanism, rate):
+    event = Repeated(PoissonSampled(rate, mechanism(2.0)) if rate < 1 else mechanism(2.0), 30)
+    make = pld.from_gaussian_mechanism if mechanism is Gaussian else pld.from_laplace_mechanism
+    high, low = (
+        make(
+            2.0,
+            sampling_prob=rate,
+            value_discretization_interval=5e-5,
+            pessimistic_estimate=side,
+            use_connect_dots=side,
+        )
+        .self_compose(30)
+        .get_epsilon_for_delta(1e-5)
+        for side in (True, False)
+    )
+    assert low <= acc.epsilon(event, 1e-5) <= high * (1 + 1e-4)
 
 
 # --- Where it ends -----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ bare, Poisson-sampled, or Poisson-sampled with truncation. Each accountant price
 
 | accountant | prices                                   | how                                                        |
 |------------|------------------------------------------|------------------------------------------------------------|
-| `pld`      | all but fixed-size samples               | privacy loss distributions, grid refined until ε settles   |
+| `pld`      | all but fixed-size samples               | loss distributions (`losses`), refined until ε settles     |
 | `rdp`      | bare; sampled Gaussian; fixed-size       | Rényi divergences, best order                              |
 | `moments`  | Gaussian, bare or sampled                | Abadi et al. as published: integer moments, integration    |
 | `zcdp`     | bare (no amplification exists)           | ρ adds up; best conversion                                 |
@@ -203,7 +203,8 @@ def epsilon(
     """The ε for which `event` is (ε, δ)-differentially private: an upper bound, inf if there is none.
 
     `tolerance` is for `pld`: the grid is refined until halving it changes ε by less, relatively (1e-4 by default, 1e-3
-    for a schedule of many levels). It is never optimistic: a coarser grid gives a larger ε.
+    for a schedule of many levels). It is never optimistic: a coarser grid gives a larger ε. Up to 10⁶ sampled Gaussian
+    steps the price was within 1e-3 of the exact value wherever it was compared (`losses`), in seconds.
 
     >>> round(epsilon(events.Repeated(events.PoissonSampled(0.02, events.Gaussian(5.0)), 1000), 1e-4), 3)
     0.367

@@ -350,7 +350,7 @@ class _Sketch:
         self.largest = float(self.counts @ np.maximum.reduceat(self.losses, self.starts))
         mass = np.exp(self.log_masses)
         mean, square = (np.add.reduceat(mass * self.losses**power, self.starts) for power in (1, 2))
-        self.deviation = math.sqrt(max(float(self.counts @ (square - mean**2)), 1e-300))
+        self.standard_deviation = math.sqrt(max(float(self.counts @ (square - mean**2)), 1e-300))
 
     def __call__(self, tilt: float) -> float:
         return self._tilted(tilt)[0]
@@ -383,7 +383,7 @@ class _Sketch:
 
     def tilt(self, aim: Callable[[float, float], float]) -> float:
         """Where a function of ε and ln δ that grows with the tilt is 0; the nearest end if it is nowhere."""
-        least = math.log(1 / self.deviation)
+        least = math.log(1 / self.standard_deviation)
         ends = (least - 4.0, least + 14.0)
 
         def value(log_tilt: float) -> float:
@@ -444,7 +444,7 @@ def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: f
     whole, sketch = sketch, sketch.without(cut)
     count = sum(steps.values())
     # Under a larger tilt the finest grid would itself fill the window.
-    most = math.sqrt(8 / count) * MOST_POINTS / max(epsilon - lowest, sketch.deviation)
+    most = math.sqrt(8 / count) * MOST_POINTS / max(epsilon - lowest, sketch.standard_deviation)
     tilt = min(whole.tilt_for(epsilon, min(LEAST_DELTA, delta) / 1000), most)
 
     def window(tilt: float) -> tuple[float, float, float]:
@@ -456,12 +456,16 @@ def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: f
         # Losses wrap around. Those above count only if they land above ε; those below land near the upper end, where a
         # tilted mass weighs little.
         spill = min((sketch(tilt + share) - at + max(excess, 0.0) - math.log(SPILL)) / share for share in shares)
-        high = max((at - math.log(PART_UNSEEN * delta)) / tilt, low + spill - epsilon, epsilon + sketch.deviation / 100)
+        high = max(
+            (at - math.log(PART_UNSEEN * delta)) / tilt,
+            low + spill - epsilon,
+            epsilon + sketch.standard_deviation / 100,
+        )
         rounding = math.exp(min(excess, 600.0)) * (count + len(steps)) * 400 * UNIT
         return rounding * math.sqrt(MOST_POINTS / (tilt * (high - low)) / (1 + tilt) ** 2), float(low), float(high)
 
     found = (*window(tilt), tilt)
-    if found[0] > ROUNDING or found[2] - found[1] > ORDINARY_WIDTH * sketch.deviation:
+    if found[0] > ROUNDING or found[2] - found[1] > ORDINARY_WIDTH * sketch.standard_deviation:
         tilts = tilt * np.geomspace(1 / 256, 2, 19)
         windows = [found, *((*window(float(each)), float(each)) for each in tilts)]
         good = [each for each in windows if each[0] <= ROUNDING]
