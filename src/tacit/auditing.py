@@ -28,6 +28,7 @@ from tacit.privacy import accounting, audit
 from tacit.privacy.audit import Canaried
 from tacit.privacy.clipping import per_record
 from tacit.privacy.events import Adjacency, Event, Repeated, compose
+from tacit.privacy.filters import Filter
 from tacit.privacy.ledger import SLACK
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key
@@ -227,7 +228,13 @@ def _affordable(setup: Setup, epsilon: float, delta: float) -> tuple[Event, int]
             paid.append(prices[kind])
     before = len(paid) - setup.plan.rounds
     rounds = setup.plan.rounds
-    while accounting.epsilon(_counted(paid[: before + rounds]), delta) > epsilon * (1 + SLACK):
+    rule = Filter.of("renyi", epsilon, delta) if setup.plan.method == "vi" else None  # that of its ledger
+
+    def passes(whole: Event) -> bool:
+        prices = [accounting.epsilon(whole, delta), 0.0 if rule is None else rule.price(whole, epsilon, delta)]
+        return max(prices) > epsilon * (1 + SLACK)
+
+    while passes(_counted(paid[: before + rounds])):
         rounds -= 1
         if rounds == 0:
             raise ValueError(f"epsilon={epsilon} pays for no update of this plan; raise it, or the noise multiplier")

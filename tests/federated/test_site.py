@@ -386,7 +386,7 @@ def test_the_check_for_deaths_sees_a_site_that_charges_last(tmp_path, monkeypatc
         ask(site)
     monkeypatch.setattr(Ledger, "charge", charge)
     assert len(Ledger.open(tmp_path / "site.ledger").entries()) == 0
-    with pytest.raises(ValueError, match="does not have round 0 of heart, answered by heart.store"):
+    with pytest.raises(ValueError, match=r"does not have round 0 of heart, answered by heart\.store"):
         site_of(tmp_path)
 
 
