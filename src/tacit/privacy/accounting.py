@@ -226,6 +226,8 @@ def _price(
         return _closed_form(accountant, found, delta, adjacency)
     if (sigma := _single_gaussian(found)) is not None:
         return _gaussian_epsilon(delta, sigma)
+    if delta < losses.LEAST_FOUND and not math.isfinite(_pure_epsilon(found)):
+        raise ValueError(f"delta={delta} is below what pld can resolve; use a larger delta or the accountant rdp")
     value = _worst(
         found,
         adjacency,

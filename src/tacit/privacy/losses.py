@@ -45,8 +45,10 @@ SPILL = 1e-6  # of δ: how much mass may wrap around from above: it only adds
 ROUNDING = 1e-5  # of δ: what rounding may add where another tilt would do
 ORDINARY_WIDTH = 30  # standard deviations that a window spans when many steps decide
 LEAST_DELTA = 1e-30  # what is looked for when ε is given: a smaller δ is bounded, not resolved
+LEAST_FOUND = 1e-200  # the least δ for which an ε is looked for: n times smaller masses are still numbers
 ROUGH, LOOKS = 1e-2, 6  # the tolerance of a first look, and how often to look again where it finds much less
 COMMON = 1e-9  # how much mass of low losses may be raised, over all steps: it only adds
+LEAST_LOG = -120.0  # of a transform's power: below, it is bounded instead of computed
 MOST_POINTS = 2**21  # of a transform on the finest grid that is halved: some 0.3 s
 FEWEST_POINTS = 2**8
 CHUNK = 2**16  # intervals integrated at a time, to stay in cache
@@ -174,11 +176,8 @@ def _line(pair: Pair, rare: float, common: float) -> _Line:
     if pair.direction == "add":
         left, right = -far(rare), far(common)
         low = float(_raised(pair, np.array([right]))[0])
-        atoms = (
-            (-math.log1p(-q) * (1 + 4 * UNIT), float(special.ndtr(left / scale))),
-            (low, float(special.ndtr(-right / scale))),
-        )
-        return _Line(left, right, atoms)
+        below = float(special.ndtr(-right / scale))
+        return _Line(left, right, ((low, below),), float(special.ndtr(left / scale)))
     right = far(rare / 2) if q < 1 else 0.0
     if rare < q:
         right = max(right, 1 + far(rare / 2 / q))
@@ -342,6 +341,7 @@ class _Sketch:
         with np.errstate(divide="ignore"):
             self.log_masses = np.log(np.concatenate(masses))
         self.counts = np.array([float(n) for n in steps.values()])
+        self.largest = float(self.counts @ np.maximum.reduceat(self.losses, self.starts))
         mass = np.exp(self.log_masses)
         mean, square = (np.add.reduceat(mass * self.losses**power, self.starts) for power in (1, 2))
         self.deviation = math.sqrt(max(float(self.counts @ (square - mean**2)), 1e-300))
@@ -387,10 +387,14 @@ class _Sketch:
             return math.exp(ends[0] if value(ends[0]) >= 0 else ends[1])
         return math.exp(float(optimize.brentq(value, *ends, xtol=0.01)))  # type: ignore[arg-type]
 
+    def tilt_for(self, epsilon: float, least_delta: float) -> float:
+        """The saddle for an ε; for the least δ where that is still above it, as the largest loss may be below ε."""
+        return self.tilt(lambda reached, log_delta: max(reached - epsilon, math.log(least_delta) - log_delta))
+
 
 def view_for_delta(steps: Steps, delta: float) -> View:
     """Where the ε of this δ lies, and all from 0 up to it."""
-    delta = max(delta, 1e-280)
+    delta = max(delta, LEAST_FOUND)
     sketch = _Sketch(steps, *_cuts(steps, delta))
     # Not below the tilt for ε = 0, where the answer is 0 anyway.
     tilt = sketch.tilt(lambda epsilon, log_delta: min(math.log(delta) - log_delta, epsilon))
@@ -407,7 +411,7 @@ def view_for_delta(steps: Steps, delta: float) -> View:
 def view_for_epsilon(steps: Steps, epsilon: float) -> View:
     """Where the δ of this ε lies."""
     sketch = _Sketch(steps, *_cuts(steps, LEAST_DELTA))
-    _, log_delta = sketch.saddle(sketch.tilt(lambda reached, _: reached - epsilon))
+    _, log_delta = sketch.saddle(sketch.tilt_for(epsilon, LEAST_DELTA))
     delta = min(max(math.exp(min(log_delta, 0.0)), LEAST_DELTA), 0.5)
     for _ in range(LOOKS):
         seen = _view(sketch, steps, delta, epsilon, epsilon)
@@ -432,8 +436,10 @@ def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: f
     """
     cut = epsilon + FAR
     whole, sketch = sketch, sketch.without(cut)
-    tilt = whole.tilt(lambda reached, _: reached - epsilon)
     count = sum(steps.values())
+    # Under a larger tilt the finest grid would itself fill the window.
+    most = math.sqrt(8 / count) * MOST_POINTS / max(epsilon - lowest, sketch.deviation)
+    tilt = min(whole.tilt_for(epsilon, min(LEAST_DELTA, delta) / 1000), most)
 
     def window(tilt: float) -> tuple[float, float, float]:
         """Rounding that is added to δ, relative to it; low; high."""
@@ -456,9 +462,10 @@ def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: f
         found = min(good, key=lambda each: each[2] - each[1]) if good else min(windows)
     _, low, high, tilt = found
     # n steps on a grid add at most n·grid²/4, and some n·grid²/6, to the loss's variance, which raises ln δ by λ(λ + 1)/2
-    # of it, and ε by a λ-th of that.
-    asked = max(epsilon, 0.1 / tilt) if lowest < epsilon else 1 / tilt
+    # of it, and ε by a λ-th of that. Of ln δ no more than some multiple of the tolerance may change, or the window is left.
+    asked = min(max(epsilon, 0.1 / tilt), 10 / tilt) if lowest < epsilon else 1 / tilt
     scale = math.sqrt(12 * asked / ((1 + tilt) * count))
+    scale = max(scale, (epsilon - whole.largest) / (2 * count))  # above the largest loss any grid will do
     return View(tilt, low, high, min(cut, high), *_cuts(steps, delta), count, scale)
 
 
@@ -515,6 +522,7 @@ def compose(steps: Steps, view: View, grid: float) -> Loss:
     gamma = 8 * math.log2(size) * UNIT
     half = size // 2 + 1
     log_size, phase, error = np.zeros(half), np.zeros(half), np.zeros(half)
+    live = np.arange(half)  # the frequencies that matter
     log_moment = log_finite = 0.0
     for step, count in steps.items():
         one = _on_grid(step, grid, view.rare, view.common, -(view.high - view.low), view.cut)
@@ -526,14 +534,17 @@ def compose(steps: Steps, view: View, grid: float) -> Loss:
         values = fft.rfft(tilted)
         absolute = np.abs(values) + gamma
         log_size += count * np.log(absolute)
-        phase += count * np.angle(values)
-        error += count * gamma / absolute
+        live = live[log_size[live] > LEAST_LOG]
+        phase[live] += count * np.angle(values[live])
+        error[live] += count * gamma / absolute[live]
         log_moment += count * moment
         log_finite += count * math.log1p(-min(one.infinite, 1 - UNIT))
-    magnitude = np.exp(log_size)
-    tilted = fft.irfft(magnitude * (np.cos(phase) + 1j * np.sin(phase)), size)
-    rounding = 2 * np.minimum(1.0, 2 * error) + 8 * UNIT * (sum(steps.values()) + len(steps)) + 2 * gamma
-    worst = float(np.linalg.norm(magnitude * rounding)) * math.sqrt(2 / size)
+    magnitude, angle = np.exp(log_size[live]), phase[live]
+    power = np.zeros(half, complex)
+    power[live] = magnitude * (np.cos(angle) + 1j * np.sin(angle))
+    tilted = fft.irfft(power, size)
+    rounding = 2 * np.minimum(1.0, 2 * error[live]) + 8 * UNIT * (sum(steps.values()) + len(steps)) + 2 * gamma
+    worst = (float(np.linalg.norm(magnitude * rounding)) + math.exp(LEAST_LOG) * half) * math.sqrt(2 / size)
 
     first = math.floor(view.low / grid)
     untilt = log_moment - view.tilt * grid * np.arange(first - 1, first + size)
