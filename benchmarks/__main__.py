@@ -265,7 +265,7 @@ def fit_many() -> None:
     rng = np.random.default_rng(0)
     x = rng.random((MANY_RECORDS, MANY_COLUMNS), np.float32)
     y = (x[:, 0] > x[:, 1]).astype(np.float32)
-    tacit.fit("logistic", (x, y), epsilon=1, delta=1e-5, bounds=(0, 1))
+    tacit.fit("logistic", (x, y), epsilon=1, delta=1e-7, bounds=(0, 1))
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(size / 2**30 if sys.platform == "darwin" else size / 2**20)  # bytes there, KiB elsewhere
 

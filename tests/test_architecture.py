@@ -56,6 +56,7 @@ TOP = (
     "tacit.regression",
     "tacit.report",
     "tacit.reproduce",
+    "tacit.spending",
     "tacit.study",
 )
 # Below: what of ours each part may import. The longest matching name counts.

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -19,12 +20,13 @@ import tacit
 from tacit.cli import main
 from tacit.data.tables import Facts, Table, encode, read_frame
 from tacit.posterior import Posterior
+from tacit.privacy.ledger import Ledger
 from tacit.report import forest, style
 
 RECORDS = 300
 FEATURES = "age,bmi,smoker,region"
 PUBLIC = ("--columns", FEATURES, "--categories", "region=north,south,NA", "--bounds", "bmi=10:60")
-BUDGET = ("--epsilon", "2", "--delta", "1e-5", "--steps", "4", "--insecure-seed", "1")
+BUDGET = ("--epsilon", "2", "--delta", "1e-5", "--steps", "4", "--insecure-seed", "1", "--no-ledger")
 LABELS = ("--target", "ill", "--classes", "no,yes")
 FILES = ["result.json", "posterior.json", "statement.txt", "statement.json", "forest.png", "report.html"]
 SECRET = "s3cret"
@@ -133,7 +135,7 @@ def test_parquet_and_a_schema_file_give_the_same_result_as_csv_and_options(
     code, out, err = run("fit", path, *options, "--json")
     assert (code, err) == (0, "")
     assert out.count("\n") == 1
-    assert json.loads(out) == result_of(tmp_path / "out") == result_of(fitted)
+    assert json.loads(out) == result_of(tmp_path / "out") == {**result_of(fitted), "file": "visits.parquet"}
     assert (tmp_path / "out" / "posterior.json").read_bytes() == (fitted / "posterior.json").read_bytes()
 
 
@@ -361,6 +363,179 @@ def test_a_constant_column_is_told_to_the_holder_and_to_nobody_else(run: Run, tm
     assert code == 0
     assert "column 'age' has one value in all records" in error
     assert "one value" not in output + "".join(p.read_text() for p in out.iterdir() if p.suffix != ".png")
+
+
+# --- The ledger beside the data, and what is refused before anything is spent --------------------------------------
+
+
+OPEN = (*LABELS, *PUBLIC, *BUDGET[:-1])  # charges a ledger
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A file of records in a folder of its own."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    records().to_csv(folder / "visits.csv", index=False)
+    return folder / "visits.csv"
+
+
+def test_a_fit_charges_a_ledger_beside_the_data_and_a_second_one_is_refused_until_the_budget_is_raised(
+    run: Run, own: Path, tmp_path: Path
+) -> None:
+    path, out = own.with_name("visits.csv.ledger.sqlite"), tmp_path / "out"
+    code, text, err = run("fit", own, *OPEN, "--out", out, "--json")
+    assert code == 0
+    assert f"made the ledger {path}" in err
+    assert "ε = 2 at δ = 1e-05" in err
+    assert "'tacit ledger extend'" in err
+    (entry,) = Ledger.open(path).entries()
+    found = json.loads(text)["ledger"]
+    assert found["name"] == path.name
+    assert (found["charge"], found["spent"]) == (entry.study, entry.spent)
+    assert entry.spent == pytest.approx(json.loads(text)["epsilon"], rel=1e-6)
+    assert entry.note.startswith("noise from a seed")
+    words = (out / "statement.txt").read_text()
+    assert "All entries of the ledger visits.csv.ledger.sqlite are counted there" in words
+    assert "Budgets of adaptively chosen analyses: covered, by the Gaussian-DP filter" in words
+    assert "not counted" not in words
+    assert str(tmp_path) not in words + text.replace(str(out), "")
+
+    link = tmp_path / "link.csv"
+    link.symlink_to(own)
+    for data in (own, link):  # a link is the same data
+        outcome = run("fit", data, *OPEN, "--out", tmp_path / "second")
+        assert_refused(outcome, "is spent and", "is left; this fit costs", "tacit ledger extend")
+    assert not (tmp_path / "second" / "result.json").exists()
+    assert len(Ledger.open(path).entries()) == 1
+
+    assert run("ledger", "extend", path, "--epsilon", 3, "--note", "by the board")[0] == 0
+    code, text, err = run("fit", link, *OPEN, "--out", out)
+    assert (code, err) == (0, "")
+    assert re.search(r"In total ε = 2\.\d+ of 3 is spent, by the ledger visits", " ".join(text.split()))
+    assert "raised from ε = 2 to 3" in (out / "statement.txt").read_text()
+    assert [entry.budget for entry in Ledger.open(path).entries()] == [None, 3.0, None]
+    code, text, _ = run("ledger", "show", path)
+    assert code == 0
+    assert "budget raised to ε = 3 (by the board)" in text
+    assert "Analyses chosen after seeing results: covered, by the Gaussian-DP filter" in text
+    code, text, _ = run("ledger", "verify", path)
+    assert code == 0
+    assert "(gaussian(reserve=0.001))" in text
+
+
+def test_a_ledger_may_be_made_beforehand_or_somewhere_else_with_a_budget_for_several_fits(
+    run: Run, own: Path, tmp_path: Path
+) -> None:
+    there = tmp_path / "all.sqlite"
+    given = ("--ledger", there)
+    assert_refused(run("fit", own, *OPEN, "--out", tmp_path / "a", *given), "does not exist", "--budget-epsilon")
+    assert run("fit", own, *OPEN, "--out", tmp_path / "a", *given, "--budget-epsilon", 1)[0] == 2
+    assert not there.exists()  # too little for this fit: nothing is made
+    for name, budget in (("a", ("--budget-epsilon", 5, "--budget-delta", 1e-4)), ("b", ())):
+        assert run("fit", own, *OPEN, "--out", tmp_path / name, *given, *budget)[0] == 0
+    found = Ledger.open(there)
+    assert (found.epsilon, found.delta, len(found.entries())) == (5.0, 1e-4, 2)
+    assert_refused(
+        run("fit", own, *OPEN, "--out", tmp_path / "a", *given, "--budget-epsilon", 9), "budget_epsilon=9", "extend"
+    )
+    path = own.with_name("visits.csv.ledger.sqlite")
+    assert not path.exists()
+    made = run("ledger", "create", path, "--epsilon", 4, "--delta", 1e-5, "--rule", "renyi")
+    assert made[0] == 0
+    assert run("fit", own, *OPEN, "--out", tmp_path / "c")[0] == 0
+    assert Ledger.open(path).rule_words.startswith("covered, by the Rényi filter")
+    assert run("ledger", "create", path, "--epsilon", 4, "--delta", 1e-5)[0] == 2
+    assert_refused(run("ledger", "create", tmp_path / "x", "--epsilon", 4, "--delta", 1e-5, "--rule", "pld"), "rule=")
+
+
+def test_a_sampled_fit_makes_a_ledger_with_a_renyi_filter_that_it_fits_into(
+    run: Run, own: Path, tmp_path: Path
+) -> None:
+    options = ("--model", "softmax", "--target", "stage", "--classes", "early,mid,late", *PUBLIC, *BUDGET[:-1])
+    code, text, err = run("fit", own, *options, "--out", tmp_path / "out", "--json")
+    assert code == 0
+    found = Ledger.open(own.with_name("visits.csv.ledger.sqlite"))
+    assert found.accountant.startswith("renyi(order=")
+    assert 2 <= found.epsilon < 2.6
+    assert f"ε = {found.epsilon:g} at δ" in err
+    assert json.loads(text)["epsilon"] <= 2 < found.spent() <= found.epsilon
+
+
+def test_without_a_ledger_the_statement_says_that_others_are_not_counted(run: Run, own: Path, tmp_path: Path) -> None:
+    code, text, err = run("fit", own, *OPEN, "--no-ledger", "--out", tmp_path / "a")
+    assert (code, err) == (0, "")
+    assert "other analyses of the same data are not counted" in " ".join(text.split())
+    assert (
+        "No ledger was charged: other analyses of the same data are not" in (tmp_path / "a/statement.txt").read_text()
+    )
+    assert result_of(tmp_path / "a")["ledger"] is None
+    infinite = (*LABELS, *PUBLIC, "--epsilon", "inf", "--delta", "1e-5", "--steps", "4", "--out", tmp_path / "b")
+    assert run("fit", own, *infinite)[0] == 0
+    assert [path.name for path in own.parent.iterdir()] == ["visits.csv"]
+    assert_refused(
+        run("fit", own, *OPEN, "--no-ledger", "--budget-epsilon", 3), "--no-ledger with --ledger or a budget"
+    )
+
+
+def test_a_folder_that_holds_no_ledger_is_refused_before_anything_is_read(
+    run: Run, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tempfile.TemporaryFile
+
+    def refuse(*arguments: Any, dir: Any = None, **settings: Any) -> Any:
+        if Path(dir or ".") == own.parent:
+            raise PermissionError(13, "Permission denied")
+        return whole(*arguments, dir=dir, **settings)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    own.write_text("not a table")
+    outcome = run("fit", own, *OPEN, "--out", tmp_path / "out")
+    assert_refused(outcome, "Permission denied; give --ledger", "--no-ledger")
+
+
+def test_a_delta_of_one_in_the_number_of_records_is_refused_or_said(run: Run, own: Path, tmp_path: Path) -> None:
+    options = (*OPEN, "--delta", repr(1 / RECORDS), "--out", tmp_path / "out")
+    assert_refused(run("fit", own, *options), f"for {RECORDS} records; expected less than 1 / records", "lower delta")
+    assert [path.name for path in own.parent.iterdir()] == ["visits.csv"]
+    assert run("fit", own, *options, "--allow-large-delta")[0] == 0
+    assert f"is 1 / {RECORDS} or more, which was ALLOWED" in (tmp_path / "out" / "statement.txt").read_text()
+
+
+@pytest.mark.parametrize("kind", ["number", "text"])
+def test_a_column_that_looks_like_an_id_is_refused_and_a_measured_one_is_not(run: Run, own: Path, kind: str) -> None:
+    ids = [f"{1000 + 7 * i}" for i in range(RECORDS)] if kind == "text" else [1000 + 7 * i for i in range(RECORDS)]
+    measured = np.linspace(0.5, 9.7, RECORDS)
+    records().assign(code=ids, level=measured).to_csv(own, index=False)
+    public = ("--categories", f"code={','.join(ids)}") if kind == "text" else ()
+    options = (*LABELS, "--columns", "age,level,code", *public, *BUDGET, "--out", own.parent / "out")
+    assert_refused(run("fit", own, *options), "'code': every record has another value, as ids have", "--force")
+    if kind == "number":
+        code, _, err = run("fit", own, *options, "--force")
+        assert code == 0
+        assert "for your eyes only: 'code'" in err
+        assert not any("as ids have" in path.read_text() for path in (own.parent / "out").glob("*.txt"))
+
+
+def test_results_of_other_data_are_not_written_over(run: Run, own: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    wide = ("--out", out, "--budget-epsilon", 9)
+    assert run("fit", own, *OPEN, *wide)[0] == 0
+    before = (out / "result.json").read_bytes()
+    (tmp_path / "elsewhere").mkdir()
+    other, same = own.with_name("others.csv"), tmp_path / "elsewhere" / "visits.csv"
+    for path in (other, same):  # of another name, and of the same
+        path.write_bytes(own.read_bytes())
+    assert_refused(run("fit", other, *OPEN, *wide), f"out={out} holds results of visits.csv", "--force")
+    assert_refused(run("fit", same, *OPEN, *wide), "they are of other data, or charged in another ledger", "--force")
+    assert not list(same.parent.glob("*.sqlite"))
+    assert not list(own.parent.glob("others*.sqlite"))
+    assert (out / "result.json").read_bytes() == before
+    assert run("fit", own, *OPEN, *wide)[0] == 0  # the same data again
+    assert run("fit", other, *OPEN, *wide, "--force")[0] == 0
+    assert result_of(out)["file"] == "others.csv"
+    (out / "result.json").write_text("[]")
+    assert_refused(run("fit", own, *OPEN, *wide), "holds results of another command")
 
 
 def test_fit_refuses_files_that_are_no_table(run: Run, tmp_path: Path) -> None:

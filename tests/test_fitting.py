@@ -277,7 +277,7 @@ def test_defaults_stay_near_the_non_private_posterior(name):
     data = getattr(tacit.data, name)()
 
     def accuracy(epsilon: float, seed: int) -> float:
-        posterior = tacit.fit("logistic", data, epsilon, 1e-3, insecure_seed=seed)
+        posterior = tacit.fit("logistic", data, epsilon, 1e-3, allow_large_delta=True, insecure_seed=seed)
         return float(np.mean((posterior.predict(data.test_features[:, 1:]) > 0.5) == data.test_target))
 
     exact = accuracy(math.inf, 0)

@@ -51,6 +51,7 @@ from tacit.privacy import accounting, audit, shared
 from tacit.privacy.audit import CONFIDENCE, HUGE, Canaried
 from tacit.privacy.clipping import Limit, per_record, rounding_margin
 from tacit.privacy.events import Gaussian, Repeated, TruncatedPoissonSampled
+from tacit.privacy.filters import Filter
 from tacit.privacy.ledger import BudgetExceeded, Ledger
 from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.noise import Lattice
@@ -76,6 +77,7 @@ class World:
     repeat: Callable[..., Any] = repeat
     site: type = Site
     ledger: type = Ledger
+    filter: type = Filter
     central: type = Central
     station: type = Station
     answerer: type = Answerer
@@ -164,6 +166,11 @@ def broken_policy(*changes: tuple[str, str]) -> World:
 @planting
 def broken_ledger(method: str, *changes: tuple[str, str]) -> World:
     return World(ledger=subclass(Ledger, method, *changes))
+
+
+@planting
+def broken_filter(method: str, *changes: tuple[str, str]) -> World:
+    return World(filter=subclass(Filter, method, *changes))
 
 
 @planting
@@ -429,7 +436,13 @@ def suite(path: str, world: World) -> ModuleType:
     """A module of this suite whose tests test the code of a world."""
     module = _loaded(path)
     names = {"SubsampledGaussian": world.mechanism, "Access": world.access, "repeat": world.repeat}
-    for name, part in {**names, "Site": world.site, "Ledger": world.ledger, "harden": world.harden}.items():
+    for name, part in {
+        **names,
+        "Site": world.site,
+        "Ledger": world.ledger,
+        "harden": world.harden,
+        "Filter": world.filter,
+    }.items():
         if hasattr(module, name):
             setattr(module, name, part)
     if hasattr(module, "sums"):
@@ -538,6 +551,12 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "privacy/test_ledger.py",
         "test_noise_relative_to_the_clip_is_priced_by_a_replace_one_ledger_at_twice_the_distance",
     ),
+    "filter": run_in_suite(
+        "privacy/test_filters.py",
+        "test_a_price_recomputed_along_the_way_is_no_filter_where_samples_are_mixed_in",
+        "test_the_reserve_for_imperfect_draws_is_a_box_of_its_own",
+        "test_the_renyi_rule_costs_the_divergence_at_its_order_and_what_is_cut_off_is_paid_from_the_reserve",
+    ),
     "message": run_in_suite(
         SITE,
         "test_nothing_in_a_broadcast_reaches_the_noise_the_clip_or_the_price",
@@ -600,6 +619,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "central": ("rounds",),
     "site": _SITE,
     "ledger": ("order", "budget", "adjacency"),
+    "filter": ("filter",),
     "station": ("limits", "store", "studies", "allowance", "forgotten", "scales"),
     "policy": ("jobs",),
     "answerer": ("at once",),
@@ -1214,6 +1234,7 @@ RECEIPT = "release.event != promised"
 
 GUARD = "a guard: somebody else has to err as well"
 MARK = "a mark for those who read it; the noise is the same"
+ADAPTIVE = "an analyst who chooses by results: computed exactly in the test, and no program of one run"
 UNDER = "attacked above, at the site and the ledger that a station is made of; a run of a whole study is one sample"
 OPEN = "what a job could do then is anything, and no release"
 RUN_AGAIN = (
@@ -1466,13 +1487,13 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "budget that refuses nothing",
         "ledger",
-        broken_ledger("_fits", ("total <= self.epsilon * (1 + SLACK)", "True")),
+        broken_ledger("_fits", ("total <= budget * (1 + SLACK)", "True")),
         Asking(north(*range(OVER_AND_OVER))),
     ),
     Mutant(
         "replace-one priced as add-remove",
         "ledger",
-        broken_ledger("_price", ("self.accountant, self.adjacency", "self.accountant, 'add-remove'")),
+        broken_ledger("_price", ("accountant, self.adjacency", "accountant, 'add-remove'")),
         by_opposites,
     ),
     Mutant(
@@ -1486,6 +1507,27 @@ MUTANTS: list[Mutant] = [
             ),
         ),
         Asking(tuple(("north", f"study {number}", 0, 1.0) for number in range(OVER_AND_OVER))),
+    ),
+    Mutant(
+        "a Gaussian filter that takes samples",
+        "filter",
+        broken_filter("price", ('self.name == "gaussian" and any(', "False and any(")),
+        unseen=ADAPTIVE,
+    ),
+    Mutant(
+        "imperfect draws paid by whatever noise leaves",
+        "filter",
+        broken_filter("price", ("> self.reserve * delta", "> delta")),
+        unseen=ADAPTIVE,
+    ),
+    Mutant(
+        "a Rényi filter at the best order after the fact",
+        "filter",
+        broken_filter(
+            "price",
+            ("(divergence,) = ", "return accounting.epsilon(ideal, left, 'rdp', adjacency); (divergence,) = "),
+        ),
+        unseen=ADAPTIVE,
     ),
     # Between machines.
     Mutant(

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ STEPS = "How many noisy steps; 1 by default."
 # What may be given, for completion: the parts that know it themselves are slow to load.
 ACCOUNTANTS = ("pld", "rdp", "moments", "zcdp", "tcdp", "advanced", "basic")
 ADJACENCIES = ("add-remove", "replace-one")
+RULES = ("gaussian", "renyi")  # of ledgers
 MODELS = ("logistic", "linear", "poisson", "probit", "softmax")
 PLANNED_MODELS = ("logistic", "linear", "probit", "poisson")
 METHODS = ("vi", "ep", "sep", "sgld")
@@ -314,14 +316,32 @@ def fit(
     ] = None,
     adjacency: AdjacencyOption = "add-remove",
     level: Level = 0.95,
+    ledger: Annotated[
+        Path | None, typer.Option(help="The ledger to charge; by default that beside the data, made at its first use.")
+    ] = None,
+    budget_epsilon: Annotated[
+        float | None,
+        typer.Option(help="The budget of a ledger that is made: ε of all fits together; by default this fit's own."),
+    ] = None,
+    budget_delta: Annotated[float | None, typer.Option(help="The budget's δ; by default this fit's own.")] = None,
+    no_ledger: Annotated[
+        bool, typer.Option("--no-ledger", help="Charge no ledger: nobody counts this fit, and its statement says so.")
+    ] = False,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Take a δ of 1 / records or more; the statement says so.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Fit columns that look like ids, and write over results of other data.")
+    ] = False,
     insecure_seed: Annotated[int | None, typer.Option(help="Repeatable noise from a seed: not private.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """A private posterior of a regression on a file. Nothing is taken from the records but through noise.
 
-    Categories, classes and bounds are public facts that you give; numbers without bounds pay for their range. A
-    refusal names columns, never values, but says something about the records to whoever sees this terminal: keep
-    it with the data. The files in --out are covered by the statement there.
+    Categories, classes and bounds are public facts that you give; numbers without bounds pay for their range. The
+    price is charged in a ledger beside the data before they are used. A refusal names columns, never values, but says
+    something about the records to whoever sees this terminal: keep it with the data. The files in --out are covered
+    by the statement there.
     """
     from tacit.report.progress import watching
 
@@ -335,31 +355,38 @@ def fit(
         check_method(method)
         _check_positive(steps=steps, clip=clip, prior_deviation=prior_deviation)
         chosen_policy = None if policy is None else Policy.read(policy)
+        charging = _Charging.of(data, epsilon, ledger, budget_epsilon, budget_delta, no_ledger)
         facts = Facts.given(schema, bounds or (), categories or (), classes)
         _make_folder(out)
+        if not force:
+            _refuse_other_data(out, data, charging.path)
         watch.say(f"Reading {data}")
         frame = read_frame(data, facts.listed(target) | ({} if unit is None else {unit: ()}))
         chosen = None if columns is None else split_list(columns)
         table = Table.of_frame(frame, target, model, unit=unit, columns=chosen, facts=facts)
         for remark in table.remarks:
             typer.echo(f"tacit: for your eyes only: {remark}", err=True)
+        _warn_of_ids(table, force)
         watch.budgets, watch.spent = {data.name: epsilon}, {data.name: 0.0}
         watch.say("Planning, compiling and running: some seconds")
-        posterior = fit_table(
-            model,
-            table,
-            epsilon,
-            delta,
-            scaling=scaling,  # type: ignore[arg-type]  # checked above
-            most_records=most_records,
-            prior_deviation=prior_deviation,
-            method=method,  # type: ignore[arg-type]
-            steps=steps,
-            clip=clip,
-            adjacency=adjacency,  # type: ignore[arg-type]
-            policy=chosen_policy,
-            insecure_seed=insecure_seed,
-        )
+        with charging.announced():
+            posterior = fit_table(
+                model,
+                table,
+                epsilon,
+                delta,
+                scaling=scaling,  # type: ignore[arg-type]  # checked above
+                most_records=most_records,
+                prior_deviation=prior_deviation,
+                method=method,  # type: ignore[arg-type]
+                steps=steps,
+                clip=clip,
+                adjacency=adjacency,  # type: ignore[arg-type]
+                policy=chosen_policy,
+                allow_large_delta=allow_large_delta,
+                insecure_seed=insecure_seed,
+                **charging.options,
+            )
         watch.spent = {data.name: posterior.epsilon}
         watch.say("Writing")
         from tacit.report import fitted
@@ -368,6 +395,7 @@ def fit(
         size = {"records": len(table.target)} if table.groups is None else {"persons": int(table.groups.max()) + 1}
         result = {
             "version": tacit.__version__,
+            "file": data.name,
             "model": model,
             "method": method,
             "target": target,
@@ -377,6 +405,7 @@ def fit(
             "delta": delta,
             "adjacency": adjacency,
             "randomness": posterior.statement["randomness"],
+            "ledger": posterior.statement["ledger"],
             "level": level,
         }
         result = fitted.write(out, posterior, result, level)
@@ -682,13 +711,68 @@ def ledger_show(path: LedgerPath, as_json: AsJson = False) -> None:
         f"{found['data_set']}: ε = {found['spent']:.6g} of {found['epsilon']:g} is spent at δ = {found['delta']:g} "
         f"({found['accountant']}, {found['adjacency']}, unit: {found['unit']})",
         *(
-            f"{e['position']:>6}  {e['time'][:19]}Z  ε = {e['spent']:.6g} after round {e['round']} of {e['study']}"
+            f"{e['position']:>6}  {e['time'][:19]}Z  "
+            + (
+                f"ε = {e['spent']:.6g} after round {e['round']} of {e['study']}"
+                if e["budget"] is None
+                else f"budget raised to ε = {e['budget']:g}"
+            )
             + (f" ({e['note']})" if e["note"] else "")
             for e in found["entries"]
         ),
+        f"Analyses chosen after seeing results: {found['adaptive_analyses']}",
         f"Head: {found['head']}",
     ]
     _show(found, as_json, "\n".join(lines))
+
+
+@ledger.command("create", short_help="Make a ledger before the first analysis.")
+def ledger_create(
+    path: Annotated[Path, typer.Argument(help="The ledger's file; 'tacit fit DATA' looks for DATA.ledger.sqlite.")],
+    epsilon: Annotated[float, typer.Option(help="The budget: ε of all analyses of the data together.")],
+    delta: Delta,
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="gaussian (tight; no sampling) or renyi (also for softmax and sgld, which sample).",
+            autocompletion=_among(*RULES),
+        ),
+    ] = "gaussian",
+    unit: Annotated[str, typer.Option(help="Whom the budget protects: record, or person for fits with --unit.")] = (
+        "record"
+    ),
+    adjacency: AdjacencyOption = "add-remove",
+    as_json: AsJson = False,
+) -> None:
+    """Make a ledger with a budget for all analyses of a data set, by a rule that covers adaptive choices."""
+    from tacit.privacy.ledger import Ledger
+    from tacit.spending import ENDING
+
+    if rule not in RULES:
+        raise ValueError(f"rule={rule!r}; expected {' or '.join(RULES)}")
+    name = path.name.removesuffix(ENDING)
+    settings: dict[str, Any] = {"unit": unit, "adjacency": adjacency, "accountant": rule}
+    found = Ledger.create(path, data_set=name, epsilon=epsilon, delta=delta, **settings).to_dict()
+    _show(found, as_json, f"Made {path}: ε = {epsilon:g} at δ = {delta:g} ({found['accountant']}, unit: {unit})")
+
+
+@ledger.command("extend", short_help="Raise a ledger's budget: the data holder's decision.")
+def ledger_extend(
+    path: LedgerPath,
+    epsilon: Annotated[float, typer.Option(help="The new budget, above the present one.")],
+    note: Annotated[str, typer.Option(help="Why, or by whom: it stands in the ledger.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Raise a ledger's budget. Nothing is forgotten: it is an entry of the ledger, and statements say it.
+
+    Decide it before results are seen: a bound that follows them is no bound, and the rule does not cover it.
+    """
+    from tacit.privacy.ledger import Ledger
+
+    Ledger.open(path).extend(epsilon, note=note)
+    found = Ledger.open(path).to_dict()
+    words = f"The budget of {found['data_set']} is ε = {epsilon:g} now, of which {found['spent']:.6g} is spent"
+    _show(found, as_json, f"{words}\nHead: {found['head']}")
 
 
 @ledger.command("verify", short_help="Check that a ledger is unchanged and complete.")
@@ -705,9 +789,11 @@ def ledger_verify(
     opened = Ledger.open(path)
     head = opened.verify(expected_head)
     count = len(opened.entries())
-    result = {"path": str(opened.path), "sound": True, "entries": count, "spent": opened.spent(), "head": head}
+    rule = {"accountant": opened.accountant, "adaptive_analyses": opened.rule_words}
+    result = {"path": str(opened.path), "sound": True, "entries": count, "spent": opened.spent(), "head": head, **rule}
     words = (
-        f"The ledger of {opened.data_set} is sound: {count} entries, ε = {result['spent']:.6g} of {opened.epsilon:g}"
+        f"The ledger of {opened.data_set} is sound: {count} entries, ε = {result['spent']:.6g} of {opened.epsilon:g} "
+        f"({opened.accountant})\nAnalyses chosen after seeing results: {opened.rule_words}"
     )
     _show(result, as_json, f"{words}\nHead: {head}\nNote the head elsewhere: a tail cut off shows only against it.")
 
@@ -836,6 +922,104 @@ def _check_positive(**given: float | None) -> None:
     for name, number in given.items():
         if number is not None and not 0 < number < float("inf"):
             raise ValueError(f"{name}={number}; expected a finite number above 0")
+
+
+@dataclass(frozen=True)
+class _Charging:
+    """The ledger that a fit charges, None for none, and the options of `tacit.fit` that say so."""
+
+    path: Path | None
+    options: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        data: Path,
+        epsilon: float,
+        ledger: Path | None,
+        budget_epsilon: float | None,
+        budget_delta: float | None,
+        no_ledger: bool,
+    ) -> "_Charging":
+        """That which was given, or that beside the data. Refuses a place where none can be made."""
+        if no_ledger and (ledger, budget_epsilon, budget_delta) != (None, None, None):
+            raise ValueError("--no-ledger with --ledger or a budget; expected one or the other")
+        if no_ledger or epsilon == float("inf"):
+            return cls(None, {})
+        import tempfile
+
+        from tacit.spending import beside
+
+        path = beside(data) if ledger is None else ledger
+        if not path.exists():
+            if ledger is not None and budget_epsilon is None:
+                raise ValueError(f"ledger={ledger} does not exist; check the path, or give --budget-epsilon to make it")
+            try:
+                tempfile.TemporaryFile(dir=path.parent).close()
+            except OSError as error:
+                raise ValueError(
+                    f"ledger={path}: {error.strerror}; give --ledger, a file in a folder that can be written to, or "
+                    "--no-ledger, with which nobody counts this fit"
+                ) from None
+        budget = {"budget_epsilon": "first" if budget_epsilon is None else budget_epsilon, "budget_delta": budget_delta}
+        return cls(path, {"ledger": path, **budget})
+
+    @contextmanager
+    def announced(self) -> Iterator[None]:
+        """Say of a ledger that is made meanwhile where it is, what its budget is, and how it is raised."""
+        is_new = self.path is not None and not self.path.exists()
+        try:
+            yield
+        finally:
+            if is_new and self.path is not None and self.path.exists():
+                from tacit.privacy.ledger import Ledger
+
+                found = Ledger.open(self.path)
+                typer.echo(
+                    f"tacit: made the ledger {self.path}: all fits of these records together may spend "
+                    f"ε = {found.epsilon:g} at δ = {found.delta!r}, and ε = {found.spent():.4g} is spent. If there are "
+                    "to be more of them, say so before you see a result: 'tacit ledger extend'",
+                    err=True,
+                )
+
+
+def _refuse_other_data(out: Path, data: Path, ledger: Path | None) -> None:
+    """Refuse to write over results that are not known to be of these records.
+
+    Results hold the file's name and, where a ledger was charged, the charge's: it is in the ledger of the same data.
+    """
+    path = out / "result.json"
+    if not path.exists():
+        return
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        name, charged = plain.get("file"), (plain.get("ledger") or {}).get("charge")
+    except (OSError, ValueError, AttributeError):
+        name, charged = None, None
+    if ledger is not None and charged is not None:
+        from tacit.privacy.ledger import Ledger
+
+        if ledger.exists() and Ledger.open(ledger).find(str(charged), 0) is not None:
+            return
+        if name == data.name:
+            raise ValueError(
+                f"out={out} holds results that are not in the ledger {ledger}: they are of other data, or charged "
+                "in another ledger; give another folder, or --force to write over them"
+            )
+    elif name == data.name:
+        return
+    of = f"of {name}" if isinstance(name, str) and name.isprintable() else "of another command"
+    raise ValueError(f"out={out} holds results {of}; give another folder, or --force to write over them")
+
+
+def _warn_of_ids(table: Any, force: bool) -> None:
+    """Refuse features that look like names of records: they tell nothing of others, and take part of the budget."""
+    if table.ids:
+        names = ", ".join(map(repr, table.ids))
+        words = f"{names}: every record has another value, as ids have"
+        if not force:
+            raise ValueError(f"{words}; leave it out by --columns, name it by --unit, or give --force to fit it")
+        typer.echo(f"tacit: for your eyes only: {words}", err=True)
 
 
 def _make_folder(out: Path) -> None:

@@ -10,8 +10,8 @@ scikit-learn need care, for the guarantee covers what happens inside `fit` and n
 |-----------------------------------------|----------------------------------------------------------------------------|
 | a `StandardScaler` or the like before   | reads private records outside the accounting: leave it out, for `fit`      |
 |                                         | standardises by itself and pays for it                                     |
-| `cross_val_score`, `GridSearchCV`       | fits many times: what is spent adds up over all fits, and scores on        |
-|                                         | held-out records are not private at all                                    |
+| `cross_val_score`, `GridSearchCV`       | fits many times: what is spent adds up over all fits, which `ledger=`      |
+|                                         | counts and ends, and scores on held-out records are not private at all     |
 | `random_state`                          | is not there: whoever knows the seed can subtract the noise. Noise comes   |
 |                                         | from the operating system unless `insecure_seed`, for tests, says otherwise|
 
@@ -31,6 +31,7 @@ from tacit.policy import Policy
 from tacit.posterior import Posterior
 from tacit.privacy.events import Adjacency
 from tacit.regression import PRIOR_DEVIATION
+from tacit.spending import BudgetEpsilon, Place
 
 
 class _PrivateRegression(BaseEstimator, abc.ABC):
@@ -46,6 +47,10 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
     steps: int | None
     clip: float | None
     adjacency: Adjacency
+    ledger: Place | None
+    budget_epsilon: BudgetEpsilon | None
+    budget_delta: float | None
+    allow_large_delta: bool
     insecure_seed: int | None
 
     posterior_: Posterior
@@ -96,6 +101,10 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
             steps=self.steps,
             clip=self.clip,
             adjacency=self.adjacency,
+            ledger=self.ledger,
+            budget_epsilon=self.budget_epsilon,
+            budget_delta=self.budget_delta,
+            allow_large_delta=self.allow_large_delta,
             insecure_seed=self.insecure_seed,
             **options,
         )
@@ -117,6 +126,9 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
+        that it gets when it is made, as for `tacit.fit`. Without one nobody counts fits of the same records.
+    allow_large_delta : whether delta may be 1 / records or more, which the statement then says.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
         guarantee towards whoever knows it, which is why it is not called random_state.
 
@@ -154,6 +166,10 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
+        ledger: Place | None = None,
+        budget_epsilon: BudgetEpsilon | None = None,
+        budget_delta: float | None = None,
+        allow_large_delta: bool = False,
         insecure_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -167,6 +183,10 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
+        self.ledger = ledger
+        self.budget_epsilon: BudgetEpsilon | None = budget_epsilon
+        self.budget_delta = budget_delta
+        self.allow_large_delta = allow_large_delta
         self.insecure_seed = insecure_seed
 
     def fit(self, X: Any, y: Any, groups: Any = None, most_records: int | None = None) -> Self:
@@ -228,6 +248,10 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
+        ledger: Place | None = None,
+        budget_epsilon: BudgetEpsilon | None = None,
+        budget_delta: float | None = None,
+        allow_large_delta: bool = False,
         insecure_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -241,6 +265,10 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
+        self.ledger = ledger
+        self.budget_epsilon: BudgetEpsilon | None = budget_epsilon
+        self.budget_delta = budget_delta
+        self.allow_large_delta = allow_large_delta
         self.insecure_seed = insecure_seed
 
     def fit(self, X: Any, y: Any, groups: Any = None, most_records: int | None = None) -> Self:
@@ -296,6 +324,9 @@ class PrivateLinearRegression(_PrivateRegressor):
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
+        that it gets when it is made, as for `tacit.fit`. Without one nobody counts fits of the same records.
+    allow_large_delta : whether delta may be 1 / records or more, which the statement then says.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
         guarantee towards whoever knows it, which is why it is not called random_state.
 
@@ -335,6 +366,9 @@ class PrivatePoissonRegression(_PrivateRegressor):
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
+    ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
+        that it gets when it is made, as for `tacit.fit`. Without one nobody counts fits of the same records.
+    allow_large_delta : whether delta may be 1 / records or more, which the statement then says.
     insecure_seed : None takes noise from the operating system. A number makes the fit repeatable and voids the
         guarantee towards whoever knows it, which is why it is not called random_state.
 

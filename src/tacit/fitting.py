@@ -63,6 +63,7 @@ from tacit.regression import (
 from tacit.scaling import BINS, Range, Scaling, histogram_clip, moments_clip, release_range, release_scaling
 from tacit.solvers import EP, SEP, SGLD, VI, Adaptive, NaturalVI, Target
 from tacit.solvers.sgld import moments
+from tacit.spending import UNCOUNTED, Budget, BudgetEpsilon, Charge, Place, charge
 
 Tree = Any
 Method = Literal["vi", "ep", "sep", "sgld"]
@@ -419,6 +420,10 @@ def fit(
     start: Any = None,
     adjacency: Adjacency = "add-remove",
     policy: Policy | None = None,
+    ledger: Place | None = None,
+    budget_epsilon: BudgetEpsilon | None = None,
+    budget_delta: float | None = None,
+    allow_large_delta: bool = False,
     insecure_seed: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Posterior:
@@ -442,6 +447,11 @@ def fit(
     clip="adaptive" fits by `VI` with a clip that follows the gradients, within the same price. policy: what decides
     all that is not given, from public sizes; by default the one that comes with tacit (`tacit.policy`).
 
+    ledger: a path, or a `tacit.privacy.ledger.Ledger`, in which the whole price is charged before a record is read, or
+    the fit refused; fits of the same data must share one. It is made at its first use with `budget_epsilon` ("first":
+    what this fit costs) and `budget_delta` (this fit's if None). Without one the statement says that other analyses are
+    not counted. An infinite epsilon charges none. δ of 1 / records or more is refused unless `allow_large_delta`.
+
     >>> import numpy as np
     >>> x = np.linspace(-1, 1, 400)[:, None]
     >>> posterior = fit("logistic", (x, (x[:, 0] > 0.1) * 1.0), epsilon=8, delta=1e-5, bounds=(-1, 1), insecure_seed=1)
@@ -454,10 +464,14 @@ def fit(
     if isinstance(model, str) and model not in LINKS:
         raise ValueError(f"model={model!r}; expected one of {', '.join(LINKS)}, or a model of tacit.models")
     check_method(method)
+    budget = Budget(budget_epsilon, budget_delta)
+    _check_budget(ledger, budget)
     table, records = _records(model, data, names, indicators, bounds, target_bounds, classes)
     if groups is None and table is not None:
         groups = table.groups
     access = Access.of(records, Exact(), groups=groups, most_records=most_records)
+    if math.isfinite(epsilon):
+        accounting.check_delta_of(delta, access.slots, allow_large_delta)
     given = {"method": method, "steps": steps, "clip": clip, "sampling_rate": sampling_rate}
     given |= {"learning_rate": learning_rate}
     key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
@@ -482,20 +496,43 @@ def fit(
     promised = price(program, key, access)
     if math.isfinite(epsilon) and accounting.epsilon(promised, delta, adjacency=adjacency) > epsilon:
         raise ValueError(f"epsilon={epsilon} would be passed by this plan; ask for a little more, or set fewer steps")
+    charged = None
+    if ledger is not None and math.isfinite(epsilon):
+        is_seeded = insecure_seed is not None
+        whose: dict[str, Any] = {"slots": access.slots, "unit": access.unit, "adjacency": adjacency}
+        whose |= {"epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta}
+        charged = charge(ledger, promised, budget, seeded=is_seeded, **whose)
     release = program(key, access)
     if release.event != promised:
         raise RuntimeError("the receipt is not the price: this is a bug in tacit; do not use the result")
-    notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()), *notes)
+    counted = (UNCOUNTED,) if charged is None else charged.notes
+    notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()), *notes, *counted)
+    if math.isfinite(epsilon) and delta >= 1 / access.slots:
+        notes += (
+            f"δ = {delta!r} is 1 / {access.slots} or more, which was ALLOWED: it does not rule out that some "
+            f"{access.unit} is published as it is.",
+        )
     if policy is not None:
         notes += (f"Settings are by a policy that was given ({policy.words}), which is treated as public.",)
     statement = Statement.of(release.event, delta, seeded=release.seeded, adjacency=adjacency, notes=notes)
     posterior = _posterior(plan, table, release.value, statement)
+    posterior.statement["ledger"] = None if charged is None else charged.to_dict()
     if not all(np.all(np.isfinite(part)) for b in posterior.blocks.values() for part in (b.mean, b.covariance)):
         raise ValueError(
-            f"the posterior is not finite, and ε = {posterior.epsilon:.3g} was spent on it; "
+            f"the posterior is not finite, and ε = {posterior.epsilon:.3g} was spent on it{_kept(charged)}; "
             "give a prior_deviation, a clip and a learning_rate of ordinary size"
         )
     return posterior
+
+
+def _check_budget(ledger: Place | None, budget: Budget) -> None:
+    budget.check()
+    if ledger is None and (budget.epsilon, budget.delta) != (None, None):
+        raise ValueError("budget_epsilon and budget_delta are of a ledger; expected ledger, a path, with them")
+
+
+def _kept(charged: Charge | None) -> str:
+    return "" if charged is None else f", which the ledger {charged.ledger.path.name} has as {charged.entry.study}"
 
 
 def check_method(method: str) -> None:

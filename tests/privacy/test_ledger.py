@@ -837,7 +837,8 @@ def test_show_prints_the_budget_and_every_entry(run: Run, tmp_path: Path) -> Non
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith(f"ward 7: ε = {made.spent():.6g} of 10 is spent at δ = 1e-05 (basic, add-remove")
-    assert [line.split()[0] for line in lines[1:-1]] == list("12345")
+    assert [line.split()[0] for line in lines[1:-2]] == list("12345")
+    assert lines[-2] == f"Analyses chosen after seeing results: {made.rule_words}"
     assert "round 2 of heart (note 2)" in lines[3]
     assert lines[-1] == f"Head: {made.head()}"
     code, out, err = run("ledger", "show", made.path, "--json")
@@ -852,6 +853,7 @@ def test_verify_says_that_a_ledger_is_sound(run: Run, tmp_path: Path) -> None:
     code, out, err = run("ledger", "verify", made.path, "--expected-head", made.head())
     assert (code, err) == (0, "")
     assert "ward 7 is sound: 5 entries" in out
+    assert f"Analyses chosen after seeing results: {made.rule_words}" in out
     code, out, _ = run("ledger", "verify", made.path, "--json")
     assert code == 0
     assert json.loads(out) == {
@@ -860,6 +862,8 @@ def test_verify_says_that_a_ledger_is_sound(run: Run, tmp_path: Path) -> None:
         "entries": 5,
         "spent": made.spent(),
         "head": made.head(),
+        "accountant": "basic",
+        "adaptive_analyses": made.rule_words,
     }
 
 

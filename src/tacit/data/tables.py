@@ -33,7 +33,8 @@ class Table:
     `numbers` are the columns that are measured; the others are indicators, 0 or 1. `low` and `high` are public bounds
     of each number and, last, of the target (NaN where there are none). `classes` are the labels that the target's
     0, 1, ... stand for. `notes` go into the statement, `schema` to whoever encodes further records in the same way.
-    `remarks` are for the holder of the data alone: they are facts about the records, and go into no result.
+    `remarks` are for the holder of the data alone: they are facts about the records, and go into no result; so are
+    `ids`, the columns among the features that look like names of records.
     """
 
     features: np.ndarray
@@ -47,6 +48,7 @@ class Table:
     notes: tuple[str, ...] = ()
     schema: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -145,7 +147,7 @@ class Table:
         features = _encode(frame, kinds, "give them with --categories, or recode them")
         groups = None if unit is None else frame[unit].factorize()[0]
         table = cls._of_kinds(features, y, kinds, target, classes, facts, groups)
-        return replace(table, remarks=_remarks(frame, names, target))
+        return replace(table, remarks=_remarks(frame, names, target), ids=_ids(frame, names))
 
     @classmethod
     def of_facts(cls, target: str, model: str, columns: Sequence[str], facts: "Facts") -> "Table":
@@ -211,7 +213,7 @@ class Table:
 
     def without_records(self) -> "Table":
         """What is public about the table: the same columns and no rows."""
-        return replace(self, features=self.features[:0], target=self.target[:0], groups=None, remarks=())
+        return replace(self, features=self.features[:0], target=self.target[:0], groups=None, remarks=(), ids=())
 
     @property
     def categories(self) -> int:
@@ -676,6 +678,24 @@ def _remarks(frame: Any, names: list[str], target: str) -> tuple[str, ...]:
     if frame[target].nunique() < 2:
         found.append(f"target {target!r} has one value in all records, so there is little to learn.")
     return tuple(found)
+
+
+LEAST_IDS = 20  # records: fewer whole numbers may differ by chance
+
+
+def _ids(frame: Any, names: list[str]) -> tuple[str, ...]:
+    """Columns of text or whole numbers whose values are all different."""
+    if len(frame) < LEAST_IDS:
+        return ()
+
+    def is_whole(column: Any) -> bool:
+        try:
+            return bool((column.astype(float) % 1 == 0).all())
+        except (TypeError, ValueError):
+            return False
+
+    every = (name for name in names if frame[name].nunique() == len(frame))
+    return tuple(name for name in every if frame[name].dtype.kind not in "iufb" or is_whole(frame[name]))
 
 
 def _holds(names: Sequence[str]) -> str:

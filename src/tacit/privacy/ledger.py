@@ -257,7 +257,7 @@ class Ledger:
                 raise AlreadyCharged(_twice(study, round))
             budget = self._budget(entries)
             total = self._price(_counts(entries) + Counter([text]), budget)
-            if not _fits(total, budget):
+            if not self._fits(total, budget):
                 raise BudgetExceeded(self._refusal(self._price(_counts(entries), budget), total, budget))
             return self._append(connection, entries, study, int(round), text, total, note)
 
@@ -274,7 +274,7 @@ class Ledger:
             budget = self._budget(entries)
             check_number("epsilon", epsilon, f"more than the budget of {self.path}, {budget:g}", epsilon > budget)
             total = self._price(_counts(entries), epsilon)
-            if not _fits(total, epsilon):
+            if not self._fits(total, epsilon):
                 raise BudgetExceeded(
                     f"epsilon={epsilon} asks more of δ={self.delta!r} for each draw of noise than was set aside; raise "
                     "the budget by less"
@@ -344,12 +344,12 @@ class Ledger:
         budget = self.first_epsilon
         for entry in entries:
             budget = entry.budget or budget
-            if not _fits(entry.spent, budget):
+            if not self._fits(entry.spent, budget):
                 raise BrokenLedger(
                     f"path={self.path}: entry {entry.position} passes the budget epsilon={budget}; stop here"
                 )
         total = self._price(_counts(entries), budget)
-        if not _fits(total, budget):
+        if not self._fits(total, budget):
             raise BrokenLedger(f"path={self.path}: its entries cost {total:.6g}, more than epsilon={budget}; stop here")
         if expected_head is not None and expected_head not in {self.genesis, *(e.hash for e in entries)}:
             raise BrokenLedger(
@@ -381,6 +381,9 @@ class Ledger:
     def _budget(self, entries: tuple[Entry, ...] | list[Entry]) -> float:
         """What may be spent after these entries."""
         return next((e.budget for e in reversed(entries) if e.budget is not None), self.first_epsilon)
+
+    def _fits(self, total: float, budget: float) -> bool:
+        return total <= budget * (1 + SLACK)
 
     def _refusal(self, spent: float, total: float, budget: float) -> str:
         if math.isinf(total):
@@ -540,10 +543,6 @@ def _raised(connection: sqlite3.Connection) -> float | None:
         return None if row is None else _meaning(row[0])[1]
     except (ValueError, KeyError, TypeError):  # tampered with: the first reading of the entries says so
         return None
-
-
-def _fits(total: float, budget: float) -> bool:
-    return total <= budget * (1 + SLACK)
 
 
 def _counts(entries: Sequence[Entry]) -> Counter[str]:

@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.posterior import Posterior
+from tacit.privacy.statement import rounded_up
 from tacit.report import page
+from tacit.spending import UNCOUNTED
 
 MOST_PRINTED, PRINTED = 30, 20  # coefficients in the terminal: all up to the first, else the clearest of them
 
@@ -18,7 +20,10 @@ def write(out: Path, posterior: Posterior, result: dict[str, Any], level: float)
     """Write all files into the folder `out`; the result, with its rows and the files' names."""
     rows = posterior.summary(level)
     if not all(math.isfinite(row["mean"]) and math.isfinite(row["deviation"]) for row in rows):
-        raise ValueError("the fit did not end in finite numbers; expected settings (clip, prior) of ordinary size")
+        raise ValueError(
+            f"the fit did not end in finite numbers, and ε = {posterior.epsilon:.3g} was spent on it; expected "
+            "settings (clip, prior) of ordinary size"
+        )
     return page.leave(out, posterior, result | {"level": level})
 
 
@@ -39,4 +44,9 @@ def show(out: Path, posterior: Posterior, result: dict[str, Any], level: float) 
     end = next((j for j, line in enumerate(lines) if line.startswith("Accountant:")), len(lines))
     seeded = [line for line in lines if line.startswith("Randomness: SEEDED")]
     console.print(Text("\n".join(["", *lines[:end], *seeded]).rstrip()))
+    if counted := result["ledger"]:
+        total = f"{rounded_up(counted['spent'])} of {counted['epsilon']:g}"
+        console.print(Text(f"In total ε = {total} is spent, by the ledger {counted['name']}."))
+    else:
+        console.print(Text(UNCOUNTED))
     console.print(Text(f"\nWritten to {out}: {', '.join(result['files'])}"))
