@@ -634,6 +634,10 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "test_two_studies_share_the_budget_of_a_site",
         "test_a_round_beyond_the_budget_is_refused",
     ),
+    "allowance": run_in_suite(STATION, "test_a_study_spends_no_more_than_its_own_part_of_a_budget"),
+    "forgotten": run_in_suite(
+        STATION, "test_a_round_that_only_an_older_part_of_the_log_has_is_still_missed_in_a_ledger"
+    ),
     "scales": run_in_suite(STATION, "test_the_scales_of_a_study_are_those_that_it_began_with"),
     "gate": run_in_suite(FLARE, "test_the_gate_lets_nothing_else_through"),
     "at once": run_in_suite(FLARE, "test_a_request_that_is_being_worked_on_is_not_begun_again"),
@@ -674,7 +678,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "site": _SITE,
     "ledger": ("order", "budget", "adjacency"),
     "filter": ("filter",),
-    "station": ("limits", "store", "studies", "scales"),
+    "station": ("limits", "store", "studies", "allowance", "forgotten", "scales"),
     "gate": ("gate",),
     "answerer": ("at once",),
     "secure sum": ("masks", "roster", "opened"),
@@ -1652,6 +1656,24 @@ MUTANTS: list[Mutant] = [
             ('/ "ledger.sqlite"', '/ f\'{self.plan.name.replace("clinics", "ledger")}.sqlite\''),
         ),
         unseen=UNDER,
+    ),
+    Mutant(
+        "a station that begins what cannot be paid for",
+        "station",
+        broken_station("_check_budget", ("raise Refused(reason)", "return")),
+        unseen=UNDER,
+    ),
+    Mutant(
+        "a station's study may take all of a ledger",
+        "station",
+        broken_station("_open", ("self.study, self.epsilon)", "self.study, self.ledger.epsilon)")),
+        unseen=UNDER,
+    ),
+    Mutant(
+        "a station that goes on with an older copy of its ledger",
+        "station",
+        broken_station("_ledger", ("check_complete(path, entries, self._traces(entries))", "pass")),
+        unseen="what was released before the copy was put back is on nobody's ledger",
     ),
     Mutant(
         "scales of columns from every message",

@@ -31,6 +31,7 @@ from tacit.privacy import accounting, audit
 from tacit.privacy.audit import Canaried, Paired
 from tacit.privacy.clipping import per_record
 from tacit.privacy.events import Adjacency, Event, Repeated, compose
+from tacit.privacy.filters import Filter
 from tacit.privacy.ledger import SLACK
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key
@@ -327,7 +328,13 @@ def _affordable(setup: Setup, epsilon: float, delta: float, party: int = 0, judg
             if kind not in prices:
                 prices[kind] = price(partial(algorithm.site_step, kind=kind), insecure_key(0), state, content, access)
             (updates if phase == "inference" else known).append(prices[kind])
-    while accounting.epsilon(_counted(known + updates), delta) > epsilon * (1 + SLACK):
+    rule = Filter.of("renyi", epsilon, delta) if setup.plan.method == "vi" else None  # that of its ledger
+
+    def passes(whole: Event) -> bool:
+        found = [accounting.epsilon(whole, delta), 0.0 if rule is None else rule.price(whole, epsilon, delta)]
+        return max(found) > epsilon * (1 + SLACK)
+
+    while passes(_counted(known + updates)):
         updates.pop()
         if not updates:
             raise ValueError(f"epsilon={epsilon} pays for no update of this plan; raise it, or the noise multiplier")

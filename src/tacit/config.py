@@ -237,7 +237,8 @@ class Limits(_Section):
     adjacency: Literal["add-remove", "replace-one"] = Field("add-remove", description="one of add-remove, replace-one")
     rule: Literal["gaussian", "renyi"] | None = _one_of("gaussian", "renyi")
     studies: list[str] | None = Field(None, min_length=1, description='a list of names of studies, as ["heart"]')
-    most_rounds: int | None = _whole(1)
+    most_rounds: int = Field(1000, ge=1, description="a whole number of at least 1: the most rounds of a study")
+    most_studies: int = Field(100, ge=1, description="a whole number of at least 1: the most studies in all")
     allow_large_delta: bool = Field(
         default=False, description="true or false: whether delta may be 1 / places or more, in studies that say so"
     )
@@ -963,7 +964,7 @@ def example_site(study: Study, name: str) -> str:
         ("unit", plan.unit, "whose the budget is, for good"),
         ("adjacency", plan.adjacency, ""),
         ("studies", [plan.name], "left out, any study"),
-        ("most_rounds", plan.rounds, "left out, any number"),
+        ("most_rounds", plan.rounds, "left out, 1000"),
     ]
     if plan.allow_large_delta:
         limits += [("allow_large_delta", True, "delta may be 1 / places or more: a record may be published as it is")]

@@ -30,6 +30,7 @@ import itertools
 import json
 import math
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -390,7 +391,9 @@ class Setup:
         self.units = units = len(members) if is_site else sum(self.capacities)
         self.slots = len(members) if plan.is_pooled or plan.secure_sum else 1  # of a party, where units are sites
         self.typical = math.sqrt(1 + len(self.table.numbers) + self.table.categories)
-        self._noises = noises = [self._noise(owner) for owner in self.owners]
+        by_budget = {(owner.epsilon, owner.delta): owner for owner in self.owners}
+        known = {budget: self._noise(owner) for budget, owner in by_budget.items()}
+        self._noises = noises = [known[owner.epsilon, owner.delta] for owner in self.owners]
         if self.trust is not None:  # one noise for all, which is enough for each
             self._noises = noises = [max(noises)] * len(noises)
             total = noises[0] * math.sqrt(self.trust.sites / self.trust.honest)
@@ -895,8 +898,17 @@ def conduct(
 
 
 def name_of(setup: Setup) -> str:
-    """The name under which a study is charged: other plans, columns, budgets or places have other names."""
-    return f"{setup.plan.name}-{_mark(setup)[:12]}"
+    """The name under which a study is charged: other plans, columns, budgets or places have other names.
+
+    It has the whole hash of them. Where sums are secure, sites sign this name, and so agree on all of it: of a shorter
+    one a coordinator could find two plans with the same name, and give sites different noise for one sum.
+    """
+    return f"{setup.plan.name}-{_mark(setup)}"
+
+
+def shortened(name: str) -> str:
+    """The name of a study for terminals: the first letters of its hash."""
+    return re.sub("-([0-9a-f]{12})[0-9a-f]{52}(?=$|/)", r"-\1", name)
 
 
 def _mark(setup: Setup) -> str:

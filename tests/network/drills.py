@@ -42,7 +42,6 @@ from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_
 from tacit.network.agreement import Agreement
 from tacit.network.coordinator import Remote
 from tacit.network.station import HELLO, Journal, Station, asdict_of, folder_of
-from tacit.privacy import accounting
 from tacit.privacy.events import Event, Repeated, compose
 from tacit.privacy.ledger import Ledger
 from tacit.study import FACTOR_GAP, Federation, Setup, conduct, name_of
@@ -525,7 +524,7 @@ def price_of(events: Sequence[Event], ledger: Ledger) -> float:
     if not events:
         return 0.0
     whole = compose(*(Repeated(event, events.count(event)) for event in dict.fromkeys(events)))
-    return accounting.epsilon(whole, ledger.delta, adjacency=ledger.adjacency, accountant=ledger.accountant)
+    return ledger.price(whole)
 
 
 # --- What is done to processes from inside ------------------------------------------------------------------------

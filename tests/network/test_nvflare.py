@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessagePropKey, MessageType
 from nvflare.fuel.f3.message import Message
 
@@ -56,6 +57,7 @@ def message(own: str, peer: str, kind: str, payload: Any = b"x", **changes: Any)
         "TOPIC": nvflare.TOPIC,
         "PAYLOAD_ENCODING": Encoding.BYTES,
         "SECURE": False,
+        "ROUTE": [(peer, 0.0)],
     }
     headers |= {name: value for name, value in changes.items() if name != "over"}
     found = Message({getattr(MessageHeaderKey, name): value for name, value in headers.items()}, payload)
@@ -87,6 +89,10 @@ OTHERWISE = [
     {"PAYLOAD_ENCODING": Encoding.FOBS},  # FLARE's deserialiser
     {"PAYLOAD_ENCODING": None},
     {"SECURE": True},
+    {"ROUTE": [("south", 0.0)]},
+    {"ROUTE": [("server", 0.0), ("south", 0.0)]},
+    {"ROUTE": "server"},
+    {"ROUTE": None},
     {"MSG_TYPE": MessageType.RETURN},
     {"MSG_TYPE": None},
     {"payload": {"data": b"x"}},
@@ -113,7 +119,7 @@ def test_a_message_that_is_too_long_is_not_looked_at(monkeypatch: pytest.MonkeyP
     assert refuses(message("north", SERVER, MessageType.REQ, bytes(11)), "north")
 
 
-def test_a_cell_answers_our_requests_and_has_one_gate(tmp_path: Path) -> None:
+def test_a_cell_answers_our_requests_and_has_one_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FLARE's own handlers are those that every cell is made with, all behind the gate: no jobs, no administration."""
     provision(tmp_path, "clinics", SITES, "localhost", 8102)
     log = tmp_path / "flare.log"
@@ -128,12 +134,17 @@ def test_a_cell_answers_our_requests_and_has_one_gate(tmp_path: Path) -> None:
                 "cellnet.channel:bye",
                 "credential_manager:key_exchange",
             }
-            assert list(cell.in_filter_reg.reg) == ["*:*"]
-            (gate,) = cell.in_filter_reg.reg["*:*"]
-            own = cell.get_fqcn()
+            assert cell.communicator.conn_manager.receivers == {cell.APP_ID: cell}
+            own, taken = cell.get_fqcn(), list[Any]()
+            monkeypatch.setattr(CoreCell, "process_message", lambda *given, taken=taken: taken.append(given[-1]))
             kind, peer = (MessageType.REPLY, "north") if own == SERVER else (MessageType.REQ, SERVER)
-            assert gate.cb(message(own, peer, kind)) is None
-            assert gate.cb(message(own, peer, kind, CHANNEL="cellnet.channel", TOPIC="bulk"))
+            sound, odd = message(own, peer, kind), message(own, peer, kind, CHANNEL="cellnet.channel", TOPIC="bulk")
+            for one in (sound, odd, message(own, peer, kind, ROUTE=[1, 2]), message(own, peer, kind, ROUTE=[None])):
+                cell.process_message(SimpleNamespace(name=peer), None, cell.APP_ID, one)
+            assert taken == [sound]
+            monkeypatch.undo()
+            cell.process_message(SimpleNamespace(name=peer), None, cell.APP_ID, odd)
+            assert not cell.received_msg_counter_pool.cat_counters  # nothing of it is kept
             assert cell.connector_manager.adhoc_allowed is False
             assert cell.secure
         finally:
@@ -326,7 +337,7 @@ def answering(patch: pytest.MonkeyPatch, study: bytes = b"{}") -> Iterator[tuple
         yield answerer, desk, lambda data: answerer(ASK + head + data)
     finally:
         desk.go.set()
-        answerer.close()
+        assert answerer.close(10.0)
         assert desk.events[-1] == "closed"
 
 
@@ -371,6 +382,16 @@ def test_a_study_is_opened_once_in_each_session(monkeypatch: pytest.MonkeyPatch)
         assert ask(b"one") == UNKNOWN
         assert answerer(ASK + again + b"one") == answer_of(b"answer to one")
         assert desk.events == ["closed", b"{}", "closed", b"{}"]
+
+
+def test_a_site_that_is_told_to_end_waits_for_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(monkeypatch) as (answerer, desk, ask):
+        assert ask(b"one") == BUSY
+        assert not answerer.close(0.01)
+        desk.go.set()
+        monkeypatch.setattr(answerer, "close", lambda patience: True)
+        while desk.events[-1] != "closed":
+            time.sleep(0.01)
 
 
 def test_a_study_is_not_opened_while_another_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,8 @@ class Kit:
         try:
             plain = json.loads((folder / "kit.json").read_text())
             kit = cls(folder, str(plain["name"]), str(plain["host"]), int(plain["port"]))
+            if not ADDRESS.fullmatch(kit.host):
+                raise ValueError
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(f"kit={folder} is no start-up kit; expected one of 'tacit network init'") from None
         kit.check()

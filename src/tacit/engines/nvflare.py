@@ -11,10 +11,11 @@ no administration, no file transfer and no code that travels. What a site runs i
 | `Answerer`    | site        | what a site does with a request: `open(study)` gives the function that answers bytes |
 | `Connection`  | site        | dials the coordinator, and hands its requests to an answerer                         |
 
-**The gate.** FLARE runs filters on a message before it decodes it. Ours lets through requests of the coordinator (at
-a site) and replies of the site that was asked (at the coordinator), made of plain bytes, and drops everything else
-without an answer: FLARE's own requests, its deserialiser, messages that are passed on for others, and replies in
-another's name. So no byte of a peer reaches a parser but those of `Answerer` here and of `federated.messages`.
+**The gate** stands where a message enters a cell, before FLARE decodes, counts or keeps anything of it. It lets through
+requests of the coordinator (at a site) and replies of the site that was asked (at the coordinator), made of plain
+bytes, and drops everything else without an answer: FLARE's own requests, its deserialiser, messages that are passed on
+for others, and replies in another's name. What a peer sends reaches FLARE's framing (lengths, and headers in msgpack),
+`Answerer` here, and `federated.messages`; no other parser.
 
 **A request** is one byte that says what it is, 16 bytes that name the session, 32 that are the hash of the study, and
 the rest. A site that does not know the session's study asks for it. So a site may come, go and come back as it likes.
@@ -82,6 +83,7 @@ def refuses(message: Message, own: str) -> bool:
         and head(MessageHeaderKey.ORIGIN) == head(MessageHeaderKey.FROM_CELL) == peer
         and head(MessageHeaderKey.DESTINATION) == head(MessageHeaderKey.TO_CELL) == own
         and (head(MessageHeaderKey.CHANNEL), head(MessageHeaderKey.TOPIC)) == (CHANNEL, TOPIC)
+        and _is_direct(head(MessageHeaderKey.ROUTE), peer)
         and head(MessageHeaderKey.PAYLOAD_ENCODING) in encodings
         and not head(MessageHeaderKey.SECURE)
         and (payload is None or isinstance(payload, bytes | bytearray | memoryview))
@@ -89,8 +91,26 @@ def refuses(message: Message, own: str) -> bool:
     )
 
 
-def _cell(kit: Kit, log: Path) -> CoreCell:
-    """This process's end of the channel, behind the gate; not yet started."""
+def _is_direct(route: Any, peer: str | None) -> bool:
+    """Whether a message's route begins, and ends, where its connection is to: FLARE keeps statistics by it."""
+    return isinstance(route, list) and len(route) == 1 and len(route[0]) == 2 and route[0][0] == peer
+
+
+class GatedCell(CoreCell):
+    """A cell of FLARE's that takes in what passes the gate and nothing else."""
+
+    def process_message(self, endpoint: Any, connection: Any, app_id: int, message: Message) -> None:
+        message.set_prop(MessagePropKey.ENDPOINT, endpoint)
+        try:
+            if refuses(message, self.get_fqcn()):
+                return
+        except Exception:  # headers may be anything
+            return
+        super().process_message(endpoint, connection, app_id, message)
+
+
+def _cell(kit: Kit, log: Path) -> GatedCell:
+    """This process's end of the channel; not yet started."""
     _log_to(log)
     # FLARE would look for a file of settings, and take some from the environment.
     CommConfigurator._configuration = {
@@ -106,9 +126,7 @@ def _cell(kit: Kit, log: Path) -> CoreCell:
     own = SERVER if kit.is_coordinator else kit.name
     is_here = kit.host in ("localhost", "127.0.0.1")
     address = kit.host if is_here or not kit.is_coordinator else "0.0.0.0"
-    cell = CoreCell(own, f"grpc://{address}:{kit.port}", True, credentials, auth_identity_map={SERVER: kit.host})
-    cell.add_incoming_filter("*", "*", lambda message: refuses(message, own) or None)
-    return cell
+    return GatedCell(own, f"grpc://{address}:{kit.port}", True, credentials, auth_identity_map={SERVER: kit.host})
 
 
 _OPTIONS = [
@@ -318,10 +336,11 @@ class Answerer:
             return self._begin(head, content)
         return self._answer(head, content) if kind == ASK else FAILED
 
-    def close(self) -> None:
-        """Let what is under way end, and the study with it."""
-        self._worker.submit(self._close)
-        self._worker.shutdown(wait=True, cancel_futures=False)
+    def close(self, patience: float) -> bool:
+        """Let what is under way end, and the study with it; whether it did within so many seconds."""
+        closed = self._worker.submit(self._close)
+        self._worker.shutdown(wait=False)
+        return bool(wait([closed], patience).done)
 
     def _begin(self, head: bytes, study: bytes) -> bytes:
         """Open a study, once what is under way has ended: nothing piles up."""

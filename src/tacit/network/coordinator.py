@@ -331,8 +331,8 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
     """
     found: dict[str, Any] = {}
     for name in ("study", "refusal"):
-        if isinstance(note.get(name), str):
-            found[name] = note[name][:LONGEST_REASON]
+        if isinstance(text := note.get(name), str):  # it is shown on terminals and written into pages
+            found[name] = text[:LONGEST_REASON] if text.isprintable() else "(words that cannot be shown)"
     if isinstance(key := note.get("key"), str) and re.fullmatch("[0-9a-f]{64}", key):
         found["key"] = key
     if isinstance(rule := note.get("rule"), str) and (rule in accounting.ACCOUNTANTS or Filter.read(rule)):

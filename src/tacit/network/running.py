@@ -9,6 +9,7 @@ import fcntl
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,9 +24,11 @@ from tacit.engines.nvflare import Answer, Answerer, Connection, Exchange, Post
 from tacit.network.agreement import Agreement
 from tacit.network.coordinator import Session, now, put, read_status
 from tacit.network.station import Station
+from tacit.study import shortened
 
 POLL = 0.5  # seconds between looks
 UNSETTLED = 5.0  # seconds without a connection after which a site looks for the reason
+LAST_WAIT = 10.0  # seconds for which a site that is told to end waits for an update under way
 MOST_SESSIONS = 5  # that end in a row without a step, after which a study is given up
 Say = Callable[[str], None]
 
@@ -106,8 +109,12 @@ def join(path: Path, say: Say, is_over: Callable[[], bool] = lambda: False) -> N
                 time.sleep(POLL)
         finally:
             connection.close()
-            answerer.close()
+            is_closed = answerer.close(LAST_WAIT)
             _tell(log, seen, say)  # also what came last, before a signal
+            if not is_closed:
+                say(f"{name}: an update under way is cut off; what was charged for it stays charged")
+                sys.stdout.flush()
+                os._exit(1)  # as a kill would: charges and stores are whole or not there at all
 
 
 class Stations:
@@ -173,7 +180,8 @@ def _tell(log: Path, seen: int, say: Say) -> int:
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             words = f": {entry['words']}" if entry["words"] else ""
-            say(f"{entry['time'][11:19]} {entry['kind']} round {entry['round']} of {entry['study']}{words}")
+            study = shortened(entry["study"])
+            say(f"{entry['time'][11:19]} {entry['kind']} round {entry['round']} of {study}{words}")
     return seen + len(whole)
 
 
