@@ -1,11 +1,10 @@
-"""Messages of a study between machines, against what FLARE itself does with messages of the same size.
+"""Messages of a study between machines, against what the channel alone does with messages of the same size.
 
 python -m benchmarks.network [--columns 13] [--updates 60]
 
-Three sites and a coordinator on this machine, each a process of its own, over mutual TLS. First FLARE alone: a
-controller that sends bytes to executors that send them back, as tasks (FLARE's usual way, with its intervals lowered)
-and as auxiliary requests (what tacit uses). Then a study, asynchronous and synchronous, with everything that a site
-does: price, charge, read, store, log. Compiling is not counted: times are between the steps of a study that runs.
+Three sites and a coordinator on this machine, each a process of its own, over mutual TLS. First the channel alone:
+sites that send bytes back. Then a study, asynchronous and synchronous, with everything that a site does: price, charge,
+read, store, log. Compiling is not counted: times are between the steps of a study that runs.
 """
 
 import argparse
@@ -13,143 +12,64 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import sysconfig
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from nvflare.apis.controller_spec import Task
-from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.shareable import Shareable, make_reply
 from rich.console import Console
 from rich.table import Table
 
-from tacit.engines import nvflare
-from tacit.engines.nvflare import Answer, Answerer, Coordinator, Post
-from tacit.network.running import compiled
+from tacit.engines.certificates import COORDINATOR, Kit, provision
+from tacit.engines.nvflare import Exchange, Post
 
 SITES = ("north", "south", "west")
-SECONDS = 10.0  # of each kind of echo
-RESULT = "TACIT_BENCHMARK"
-ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 10.0  # of echoes
+
+# --- The channel alone --------------------------------------------------------------------------------------------
+
+ECHO = """
+import sys, time
+from pathlib import Path
+from tacit.engines.certificates import Kit
+from tacit.engines.nvflare import Answerer, Connection
+
+kit = Path(sys.argv[1])
+line = Connection(Kit.read(kit), Answerer(lambda study: lambda data: (data, "")), kit / "log.txt")
+while True:
+    time.sleep(1)
+"""
 
 
-# --- FLARE alone --------------------------------------------------------------------------------------------------
-
-
-class Echo(Answerer):
-    """Sends back what it is sent."""
-
-    def open(self, study: bytes) -> Answer:
-        return lambda data: (data, "")
-
-    def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
-        reply = make_reply(ReturnCode.OK)
-        reply["data"] = shareable["data"]
-        return reply
-
-
-class EchoController(Coordinator):
-    """Counts echoes: requests first, then tasks. Each site is asked again as soon as it has answered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._task_check_period = 0.01
-
-    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
-        self.fl_ctx = fl_ctx
-        super().control_flow(abort_signal, fl_ctx)
-
-    def conduct(self, post: Post) -> None:
-        place = Path(os.environ[RESULT])
-        payload = bytes(int(place.with_suffix(".size").read_text()))
-        found = {"requests": self._requests(post, payload), "tasks": self._tasks(post, payload)}
-        place.write_text(json.dumps(found))
-
-    def _requests(self, post: Post, payload: bytes) -> float:
-        for site in post.sites:
-            post.ask(site, b"ready")
-        for _ in post.sites:
-            post.receive()
-        begin, count = time.perf_counter(), 0
-        for site in post.sites:
-            post.ask(site, payload)
-        while time.perf_counter() - begin < SECONDS:
-            site, _ = post.receive()
-            count += 1
-            post.ask(site, payload)
-        return count / (time.perf_counter() - begin)
-
-    def _tasks(self, post: Post, payload: bytes) -> float:
-        begin, counted, ended = time.perf_counter(), [0], threading.Event()
-
-        def again(site: str) -> None:
-            def received(client_task: Any, fl_ctx: Any) -> None:
-                del client_task, fl_ctx
-                counted[0] += 1
-
-            def done(task: Any, fl_ctx: Any) -> None:
-                del task, fl_ctx
-                if not ended.is_set():
-                    again(site)
-
-            task = Task("echo", Shareable({"data": payload}), result_received_cb=received, task_done_cb=done)
-            self.send(task=task, fl_ctx=self.fl_ctx, targets=[site])
-
-        for site in post.sites:
-            again(site)
-        time.sleep(SECONDS)
-        ended.set()
-        return counted[0] / (time.perf_counter() - begin)
-
-
-def echoes(size: int) -> dict[str, float]:
-    """Messages a second of FLARE alone, by kind."""
-    with tempfile.TemporaryDirectory() as folder, _paths():
-        place = Path(folder)
-        network, result = place / "network", place / "result.json"
-        result.with_suffix(".size").write_text(str(size))
-        nvflare.provision(network, "echo", SITES, "localhost", free_port())
-        kits = [network / "coordinator", *(network / "sites" / name / "kit" for name in SITES)]
-        processes = []
-        for kit in kits:
-            nvflare.harden(kit, ["benchmarks.network.Echo", "benchmarks.network.EchoController"], place)
-            processes.append(nvflare.start(kit, place / "log.txt", {RESULT: str(result)}))
+def echoes(size: int) -> float:
+    """Messages a second that sites send back, each asked again as soon as it has answered."""
+    with tempfile.TemporaryDirectory() as folder:
+        network = Path(folder) / "network"
+        provision(network, "echo", SITES, "localhost", free_port())
+        command = [sys.executable, "-c", ECHO]
+        sites = [subprocess.Popen([*command, str(network / "sites" / name / "kit")]) for name in SITES]
+        exchange = Exchange(Kit.read(network / COORDINATOR), SITES, network / "log.txt")
         try:
-            operator = nvflare.Operator(network / "operator")
-            while len(operator.connected()) < len(SITES):
-                time.sleep(0.2)
-            controller, executor = "benchmarks.network.EchoController", "benchmarks.network.Echo"
-            job = nvflare.write_job(place / "job", "echo", SITES, controller, executor, b"{}")
-            config = job / "app" / "config" / "config_fed_server.json"
-            plain = json.loads(config.read_text()) | {"server": {"task_request_interval": 0.01}}
-            config.write_text(json.dumps(plain))
-            operator.submit(job)
-            while not result.exists():
-                time.sleep(0.2)
-            time.sleep(0.5)
-            operator.close()
-            return json.loads(result.read_text())
+            while len(exchange.connected()) < len(SITES):
+                time.sleep(0.1)
+            post, payload, count = Post(exchange, b"{}", 60.0, 60.0), os.urandom(size), 0
+            for site in SITES:
+                post.ask(site, payload)
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < SECONDS:
+                site, _ = post.receive()
+                count += 1
+                post.ask(site, payload)
+            post.close()
+            return count / (time.perf_counter() - begin)
         finally:
-            for process in processes:
-                nvflare.stop(process, 3.0)
-
-
-@contextmanager
-def _paths() -> Iterator[None]:
-    """FLARE's processes find this file."""
-    old = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
-    try:
-        yield
-    finally:
-        os.environ.pop("PYTHONPATH") if old is None else os.environ.update(PYTHONPATH=old)
+            exchange.close()
+            for process in sites:
+                process.kill()
+                process.wait()
 
 
 def free_port() -> int:
@@ -185,7 +105,7 @@ def studies(schedule: str, columns: int, updates: int, cache: Path) -> tuple[flo
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         study(place, schedule, columns, updates)
-        environment = {**os.environ, **compiled(cache)}
+        environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)}
         command = [str(Path(sysconfig.get_path("scripts")) / "tacit")]
 
         def tacit(*arguments: str) -> subprocess.Popen[bytes]:
@@ -210,7 +130,7 @@ def studies(schedule: str, columns: int, updates: int, cache: Path) -> tuple[flo
         # The middle half: all programs are compiled, and no site has finished.
         first, last = (min(times, key=lambda done, at=at: abs(done - at * max(times))) for at in (0.5, 0.9))
         store = place / "network" / "sites" / SITES[0] / "state"
-        size = next(store.glob("bench-*/inference.store")).stat().st_size // 2
+        size = next(store.glob("study-*/inference.store")).stat().st_size // 2
         return each * (last - first) / (times[last] - times[first]), size
 
 
@@ -224,19 +144,13 @@ def main() -> None:
         together, _ = studies("synchronous", given.columns, given.updates, Path(cache))
     alone = echoes(size)
     table = Table(title=f"Three sites over mutual TLS on this machine, {size:,} bytes a message")
-    for name in ("", "messages or updates a second", "of FLARE's tasks", "of FLARE's requests"):
+    for name in ("", "messages or updates a second", "of the channel alone"):
         table.add_column(name, justify="left" if not name else "right")
-    rows = {
-        "FLARE alone, tasks": alone["tasks"],
-        "FLARE alone, requests": alone["requests"],
-        "study, asynchronous": free,
-        "study, synchronous": together,
-    }
-    for name, rate in rows.items():
-        table.add_row(name, f"{rate:.1f}", f"{rate / alone['tasks']:.0%}", f"{rate / alone['requests']:.0%}")
+    for name, rate in {"channel alone": alone, "study, asynchronous": free, "study, synchronous": together}.items():
+        table.add_row(name, f"{rate:.1f}", f"{rate / alone:.0%}")
     console = Console()
     console.print(table)
-    console.print(f"Synchronous: {len(SITES) / together:.3f} s a round. Aim: at least 80 % of FLARE's tasks.")
+    console.print(f"Synchronous: {len(SITES) / together:.3f} s a round.")
 
 
 if __name__ == "__main__":

@@ -168,6 +168,17 @@ def test_persons_are_the_unit_and_the_number_of_records_is_not_told(run: Run, da
     assert not any("patient" in row["name"] for row in found["summary"])
 
 
+def test_a_number_of_slots_is_told_in_place_of_the_number_of_records(run: Run, data: Path, tmp_path: Path) -> None:
+    code, printed, error = run("fit", data, *LABELS, *BUDGET, *PUBLIC, "--slots", 500, "--out", tmp_path, "--json")
+    assert code == 0, error
+    result = json.loads(printed)
+    assert result["slots"] == 500
+    assert not {"records", "persons"} & set(result)
+    for name in ("result.json", "statement.txt", "posterior.json"):
+        assert not re.search(rf"\b{RECORDS}\b", (tmp_path / name).read_text()), name
+    assert "on 500 slots" in (tmp_path / "report.html").read_text()
+
+
 def test_without_privacy_the_result_says_so_and_is_json(run: Run, data: Path, tmp_path: Path) -> None:
     options = (*LABELS, *PUBLIC, "--epsilon", "inf", "--delta", 1e-5, "--steps", 4, "--out", tmp_path)
     code, out, _ = run("fit", data, *options, "--json")

@@ -203,6 +203,14 @@ def test_all_records_of_one_id_can_be_the_unit_of_privacy():
 # --- With scikit-learn -----------------------------------------------------------------------------------------------
 
 
+def test_slots_may_be_public_in_place_of_the_number_of_records():
+    X, linear = people(300)
+    given = {"epsilon": 2.0, "steps": 4, "insecure_seed": 1, "slots": 400, "bounds": (0, 120)}
+    found = [PrivateLogisticRegression(**given).fit(X[:n], (linear > 0)[:n] * 1) for n in (300, 290)]
+    assert found[0].statement_ == found[1].statement_
+    assert PrivateLinearRegression(**given | {"target_bounds": (-9, 9)}).fit(X, linear).posterior_.plan is not None
+
+
 def test_a_pipeline_a_cross_validation_and_a_search_run():
     X, linear = people(3000)
     y = answers(linear)

@@ -202,6 +202,22 @@ def test_several_records_of_one_person_are_one_unit_and_scales_stay_right():
     assert "At most 3 records of one person are used" in posterior.statement_text
 
 
+def test_slots_are_public_in_place_of_the_number_of_records():
+    """Settings, price and statement follow from the slots, and are the same however many of them are filled."""
+    x, y, _ = made_up("logistic")
+    given = {"bounds": BOUNDS, "insecure_seed": 1, "slots": 900}
+    fits = [tacit.fit("logistic", (x[:n], y[:n]), 2.0, 1e-5, **given) for n in (800, 741)]
+    assert fits[0].plan == fits[1].plan
+    assert fits[0].statement == fits[1].statement
+    assert "The number of slots for records, 900, is public" in fits[0].statement_text
+    assert not any(number in fits[0].statement_text for number in ("800", "741"))
+    people = np.arange(800) // 2
+    with pytest.raises(ValueError, match="slots=399 and more units of privacy than that"):
+        tacit.fit("logistic", (x[:800], y[:800]), 2.0, 1e-5, **given | {"slots": 399}, groups=people, most_records=2)
+    with pytest.raises(ValueError, match="slots=0; expected a whole number"):
+        tacit.fit("logistic", (x, y), 2.0, 1e-5, **given | {"slots": 0})
+
+
 def test_a_record_that_is_not_a_number_or_huge_changes_nothing_for_the_others():
     x, y, _ = made_up("logistic")
     clean = tacit.fit("logistic", (x, y), 2.0, 1e-5, insecure_seed=0, bounds=BOUNDS)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +38,12 @@ from jax import Array
 from scipy import stats
 
 import tacit
+from tacit import auditing
 from tacit.auditing import Subject
-from tacit.engines.nvflare import Answerer, harden
+from tacit.data import tables
+from tacit.engines.nvflare import Answerer, refuses
 from tacit.families import FullGaussian, register
-from tacit.federated import secure_sum
+from tacit.federated import secure_sum, tied
 from tacit.federated.assembly import Delegate, Trust, public_identity
 from tacit.federated.messages import Broadcast, Refusal, Update
 from tacit.federated.site import Site
@@ -59,6 +62,7 @@ from tacit.privacy.released import Level, Released, price, repeat
 from tacit.privacy.sampling import PoissonSampler
 from tacit.privacy.shared import SharedGaussian, contributed, integers
 from tacit.solvers import conjugate
+from tacit.study import Setup
 
 pytestmark = pytest.mark.xdist_group("mutants")  # in one process: the table is made of what the other tests found
 ALARM = 1e-5  # of each statistical check on sound code
@@ -81,11 +85,12 @@ class World:
     central: type = Central
     station: type = Station
     answerer: type = Answerer
-    harden: Callable[..., None] = harden
+    gate: Callable[..., bool] = refuses
     sums: ModuleType = secure_sum
     shared: type = SharedGaussian
     delegate: type = Delegate
     contributed: Callable[..., Any] = contributed
+    patches: tuple[tuple[Any, str, Any], ...] = ()  # (where, name, code) of what is not handed over
 
 
 SOUND = World()
@@ -159,8 +164,8 @@ def broken_answerer(method: str, *changes: tuple[str, str]) -> World:
 
 
 @planting
-def broken_policy(*changes: tuple[str, str]) -> World:
-    return World(harden=rewritten(harden, *changes))
+def broken_gate(*changes: tuple[str, str]) -> World:
+    return World(gate=rewritten(refuses, *changes))
 
 
 @planting
@@ -194,6 +199,26 @@ def broken_share(method: str, *changes: tuple[str, str]) -> World:
 @planting
 def broken_delegate(method: str, *changes: tuple[str, str]) -> World:
     return World(delegate=subclass(Delegate, method, *changes))
+
+
+@planting
+def patched(*patches: tuple[Any, str, Any]) -> World:
+    return World(patches=patches)
+
+
+@planting
+def rewritten_in(*changes: tuple[Any, ...]) -> World:
+    """Each change: a class or a module, the name of a function there, and the pieces of its source to replace."""
+    made = ((home, name, rewritten(getattr(home, name), *pieces)) for home, name, *pieces in changes)
+    return World(patches=tuple(made))
+
+
+@contextlib.contextmanager
+def planted(world: World) -> Any:
+    with contextlib.ExitStack() as stack:
+        for patch in world.patches:
+            stack.enter_context(mock.patch.object(*patch))
+        yield
 
 
 @functools.cache
@@ -418,6 +443,39 @@ def rounds_have_noise_of_their_own(world: World) -> None:
     assert np.all(np.abs(apart) < 5 / np.sqrt(DRAWS))
 
 
+# --- Checks that begin at a file ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def front_of(kind: str) -> Any:
+    """(the module, a front's files, the folder they are in, which is there as long as this is)."""
+    module, folder = _loaded("test_neighbours.py"), tempfile.TemporaryDirectory()
+    if kind == "fit":
+        files = module.Files(Path(folder.name), module.fits(bounds=True))
+    else:
+        files = module.Files(Path(folder.name), module.studied(rounds=1, evaluation=0.2), sites=module.SITES)
+    return module, files, folder
+
+
+def a_row_less(kind: str) -> Callable[[World], None]:
+    """A row less in the file moves each sum by at most its clip: the first row, the last, and one unlike all others."""
+
+    def check(world: World) -> None:
+        module, files, _ = front_of(kind)
+        with planted(world):
+            files.forget()
+            for place in (0, module.ODD, module.ROWS - 1):
+                files.listened("random").check(files.without("random", {place}))
+
+    return check
+
+
+def a_site_less(world: World) -> None:
+    module = _loaded("test_neighbours.py")
+    with planted(world), tempfile.TemporaryDirectory() as folder:
+        module.test_a_site_less_leaves_what_all_others_add_as_it_is(Path(folder))
+
+
 # --- Checks that are tests of this suite -------------------------------------------------------------------------
 
 
@@ -440,7 +498,8 @@ def suite(path: str, world: World) -> ModuleType:
         **names,
         "Site": world.site,
         "Ledger": world.ledger,
-        "harden": world.harden,
+        "refuses": world.gate,
+        "Answerer": world.answerer,
         "Filter": world.filter,
     }.items():
         if hasattr(module, name):
@@ -455,8 +514,6 @@ def suite(path: str, world: World) -> ModuleType:
         module.contributed = world.contributed  # type: ignore[attr-defined]
     if hasattr(module, "Delegate"):
         module.Delegate = world.delegate  # type: ignore[attr-defined]
-    if hasattr(module, "Held"):  # an answerer of its own
-        module.Held._answer = world.answerer._answer
     return module
 
 
@@ -582,9 +639,7 @@ CHECKS: dict[str, Callable[[World], None]] = {
         STATION, "test_a_round_that_only_an_older_part_of_the_log_has_is_still_missed_in_a_ledger"
     ),
     "scales": run_in_suite(STATION, "test_the_scales_of_a_study_are_those_that_it_began_with"),
-    "jobs": run_in_suite(
-        FLARE, "test_a_site_runs_one_class_and_no_code_of_a_job", "test_flare_s_own_reading_of_the_policy_is_ours"
-    ),
+    "gate": run_in_suite(FLARE, "test_the_gate_lets_nothing_else_through"),
     "at once": run_in_suite(FLARE, "test_a_request_that_is_being_worked_on_is_not_begun_again"),
     "masks": run_in_suite(SUMS, "test_every_bit_of_a_seed_is_in_its_masks"),
     "roster": run_in_suite(SUMS, "test_a_roster_with_keys_that_are_not_signed_is_refused"),
@@ -603,6 +658,9 @@ CHECKS: dict[str, Callable[[World], None]] = {
         "test_every_message_again_has_the_same_answer_and_another_one_none",
         "test_a_sum_is_charged_before_it_is_read",
     ),
+    "file, fit": a_row_less("fit"),
+    "file, study": a_row_less("study"),
+    "site": a_site_less,
 }
 
 # By the part that a mutant breaks: the checks that could notice, and cost little more than one.
@@ -621,11 +679,14 @@ TRIED: dict[str, tuple[str, ...]] = {
     "ledger": ("order", "budget", "adjacency"),
     "filter": ("filter",),
     "station": ("limits", "store", "studies", "allowance", "forgotten", "scales"),
-    "policy": ("jobs",),
+    "gate": ("gate",),
     "answerer": ("at once",),
     "secure sum": ("masks", "roster", "opened"),
     "share": ("shares", "worth"),
     "delegate": ("sums",),
+    "table": ("file, fit",),
+    "split": ("file, study",),
+    "place": ("site",),
 }
 
 
@@ -1074,6 +1135,19 @@ class Mutant:
         return self.attack is not None
 
 
+def by_deleting_a_row(world: World) -> Verdict:
+    """A study on its own files, with a row and without it."""
+    with planted(world), tempfile.TemporaryDirectory() as folder:
+        study = _loaded("test_auditing.py").in_order(Path(folder), evaluation=0.2)
+        found = auditing.of_row(study, "north", 0).audit(400, seed=1, confidence=CONFIDENCE)
+    return found.claimed_epsilon, found.best.epsilon
+
+
+def by_place(self: Setup, member: Any) -> np.ndarray:
+    """Every fifth row of the file is held out, as it was once."""
+    return (np.arange(len(member.table.target)) % 5 == 4) & bool(self.plan.evaluation)
+
+
 class ClipAfterNoise(SubsampledGaussian):
     """The sum of what is finite, noised, and then clipped as one."""
 
@@ -1247,6 +1321,20 @@ TWISTER = (
     f"np.random.RandomState(int.from_bytes(seed) % {SHORT}).bytes(8 * size)",
 )
 SENT = ("return self._refuse(broadcast, str(error) if self.tells_spent else NO_BUDGET)", "pass")
+
+SPLITS = "attacked above: records cross from one side to the other, as by place"
+READ_OFF = "an audit begins with a table, and these with the file"
+KNOWN = "kind = _kind(name, facts)"
+SEEN = (
+    'kind = kind and (kind if "categories" not in kind else '
+    '{**kind, "categories": [one for one in kind["categories"] if one in set(frame[name])]})'
+)
+REACHED = (
+    'kind = kind and (kind if "bounds" not in kind else '
+    '{**kind, "bounds": [float(frame[name].min()), float(frame[name].max())]})'
+)
+# What a value is, with the type of its column.
+TYPED = ("found.append(_cell(value))", 'found.append(_cell(f"{column.dtype} {value}"))')
 
 MUTANTS: list[Mutant] = [
     # The noise.
@@ -1594,15 +1682,29 @@ MUTANTS: list[Mutant] = [
         unseen="records are clipped after they are scaled: it spoils a result and not its privacy",
     ),
     Mutant(
-        "any class may be in a job",
-        "policy",
-        broken_policy(('"class_allow_list": list(classes)', '"class_allow_list": ["*"]')),
+        "FLARE's own requests reach a site",
+        "gate",
+        broken_gate(
+            ("        and (head(MessageHeaderKey.CHANNEL), head(MessageHeaderKey.TOPIC)) == (CHANNEL, TOPIC)\n", "")
+        ),
         unseen=OPEN,
     ),
     Mutant(
-        "code may come with a job",
-        "policy",
-        broken_policy(("|= ALLOWED", '|= {**ALLOWED, "byoc": "any"}')),
+        "objects are decoded by FLARE",
+        "gate",
+        broken_gate(("        and head(MessageHeaderKey.PAYLOAD_ENCODING) in encodings\n", "")),
+        unseen=OPEN,
+    ),
+    Mutant(
+        "an answer in another site's name",
+        "gate",
+        broken_gate(("head(MessageHeaderKey.ORIGIN) == head(MessageHeaderKey.FROM_CELL) == peer", "True")),
+        unseen=OPEN,
+    ),
+    Mutant(
+        "messages are passed on for others",
+        "gate",
+        broken_gate(("head(MessageHeaderKey.DESTINATION) == head(MessageHeaderKey.TO_CELL) == own", "True")),
         unseen=OPEN,
     ),
     Mutant(
@@ -1610,9 +1712,65 @@ MUTANTS: list[Mutant] = [
         "answerer",
         broken_answerer(
             "_answer",
-            ("if self._latest is None or self._latest[0] != digest or self._latest[1].done():", "if True:"),
+            ("if self._latest is None or self._latest[1].done():", "if True:"),
         ),
         unseen="its site answers the second from the store: it costs time",
+    ),
+    # What is upstream of a sum.
+    Mutant("held out by place", "split", patched((Setup, "_held_out", by_place)), by_deleting_a_row),
+    Mutant(
+        "held out under a secret made of the number of records",
+        "split",
+        rewritten_in(
+            (
+                Setup,
+                "_held_out",
+                ("self._secrets.get(member.name, PUBLIC)", "str(len(member.table.target)).encode()"),
+            )
+        ),
+        by_deleting_a_row,
+    ),
+    Mutant(
+        "a record is what pandas makes of its columns",
+        "split",
+        rewritten_in((tables, "_cells", ('    if column.dtype.kind in "iuf":', "    if False:"), TYPED)),
+        unseen=SPLITS,
+    ),
+    Mutant(
+        "a site draws by its place",
+        "place",
+        rewritten_in(
+            (
+                Access,
+                "whole",
+                ("records=together", "records=(together, jnp.arange(len(self.present))[:, None])"),
+            ),
+            (
+                tied,
+                "_update",
+                ("records, filled = site", "(records, filled), number = site"),
+                ("0 * jnp.sum(filled, dtype=jnp.int32)", "number"),
+            ),
+        ),
+        unseen="a row of a site is no unit there, and made-up sites do not move up",
+    ),
+    Mutant(
+        "slots that follow the number of records",
+        "table",
+        rewritten_in((tacit, "fit", ("capacity=slots", "capacity=None"))),
+        unseen="the audit of a fit has as many slots in both worlds",
+    ),
+    Mutant(
+        "categories read off the data",
+        "table",
+        rewritten_in((tables, "_kinds", (KNOWN, f"{KNOWN}; {SEEN}"))),
+        unseen=READ_OFF,
+    ),
+    Mutant(
+        "bounds read off the data",
+        "table",
+        rewritten_in((tables, "_kinds", (KNOWN, f"{KNOWN}; {REACHED}"))),
+        unseen=READ_OFF,
     ),
     # Secure sums.
     Mutant("masks by a twister with a short seed", "secure sum", broken_sums(TWISTER), Coordinating(by_guessing)),

@@ -1,10 +1,12 @@
 """What is audited: a mechanism alone, a fit, a study of many sites; and attacks on a released posterior.
 
-Mechanisms, access, solvers, algorithms and plans are those that users run. Records are made up and the noise is
-seeded; what a site does around an update (its own key, messages, store and ledger) is not part of it, and is what the
-mutants of `tests/test_mutants.py` are for. `privacy/audit.py` has the attacker and what his scores prove.
+Mechanisms, access, solvers, algorithms and plans are those that users run. Records are made up, but for a canary that
+is a row of a study's file (`of_row`), and the noise is seeded; what a site does around an update (its own key,
+messages, store and ledger) is not part of it, and is what the mutants of `tests/test_mutants.py` are for.
+`privacy/audit.py` has the attacker and what his scores prove.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,10 +24,11 @@ from jax import Array
 from tacit.data.tables import Table
 from tacit.engines import local, schedule
 from tacit.families import register
+from tacit.federated.held_out import held_out, seeded_secret
 from tacit.federated.site import unledgered
 from tacit.fitting import prepare
 from tacit.privacy import accounting, audit
-from tacit.privacy.audit import Canaried
+from tacit.privacy.audit import Canaried, Paired
 from tacit.privacy.clipping import per_record
 from tacit.privacy.events import Adjacency, Event, Repeated, compose
 from tacit.privacy.filters import Filter
@@ -41,21 +44,24 @@ CANARIES: tuple[Canary, ...] = ("worst", "mislabelled", "outlying")
 RECORDS, COLUMNS = 20, 3
 SITES = 3
 MOST_CANARIES = 100_000
+MOST_BATCH = 2e7  # numbers that a batch of runs holds at once, 80 MB
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A program that is audited, what it reads, and what it claims to cost."""
+    """A program that is audited, what it reads, and what it claims to cost. batch: how many runs are one program."""
 
     name: str
     program: Callable[[Array, Any], Released[Any]]
-    access: Canaried
+    access: Canaried | Paired
     event: Event
     delta: float
+    batch: int = 1000
 
     def audit(self, runs: int, *, seed: int, **settings: Any) -> audit.Audit:
         """Run it that often and bound its ε from below (`privacy.audit.audit`)."""
-        return audit.audit(self.program, self.access, self.delta, runs, seed=seed, claimed=self.event, **settings)
+        settings = {"batch": self.batch, "claimed": self.event, **settings}
+        return audit.audit(self.program, self.access, self.delta, runs, seed=seed, **settings)
 
 
 def made_up(records: int = RECORDS, columns: int = COLUMNS, canary: Canary = "worst", seed: int = 0) -> Table:
@@ -179,8 +185,7 @@ def of_study(
     the claim is under add-remove, whatever the plan's adjacency. Where whole sites are the unit, the canary is one.
     """
     _check_epsilon(budget[0])
-    if plan.schedule == "asynchronous" or plan.dropout or plan.straggling:
-        plan = replace(plan, schedule="synchronous", dropout=0.0, straggling=0.0, delay=0)  # what is released is equal
+    plan = _all_at_once(plan)
     members = [Member(f"site-{m + 1}", made_up(records, columns, canary, seed=m), *budget) for m in range(sites)]
     if plan.unit == "site":  # all records of the first are like the canary among them
         table, first = members[0].table, np.zeros(records, int)
@@ -188,57 +193,152 @@ def of_study(
             members[0], table=replace(table, features=table.features[first], target=table.target[first])
         )
     setup = Setup(plan, members, capacity=records)
+    if plan.evaluation:
+        setup = setup.splitting({members[0].name: _learning_from(members[0].table)})
     event, rounds = _affordable(setup, *budget)
     steps = replace(plan, rounds=rounds).steps_of([records] * len(setup.parties))
-    everybody = schedule.synchronous(len(setup.parties), 1)
     canaried = [_canaried(setup.records(party), canary) for party in range(len(setup.parties))]
 
     def program(key: Array, access: Canaried) -> Released[Any]:
-        looking = setup.reading([access, *canaried[1:]])
-        scaling_key, key = jax.random.split(key)
-        score, scaling = jnp.zeros(()), setup.public_scaling()
-        if setup.paid:
-            moments = setup.scaling()
-            (state, scores), _ = _simulated(moments[0], scaling_key, looking.accesses("scaling"), everybody)
-            score, scaling = scores[0], setup.scaled(moments, state)
-        algorithm = setup.algorithm("inference", 0)
-        (state, scores), _ = _simulated(algorithm, key, looking.accesses("inference", scaling), steps)
-        found = algorithm.posterior(state), scaling
-        return Released(found, trace=((score + scores[0])[None],))
+        found, scores = _conducted(setup.reading([access, *canaried[1:]]), key, steps)
+        return Released(found, trace=(scores[:1],))  # the canary is at the first site
 
     return Subject(f"a study of {sites} sites", program, canaried[0], event, budget[1])
+
+
+def _conducted(setup: Setup, key: Array, steps: list[Any], judges: bool = False) -> tuple[Any, Array]:
+    """A study on the records that its setup reads: what it finds, and what the releases of each party score.
+
+    judges: whether held-out records are scored, too.
+    """
+    everybody = schedule.synchronous(len(setup.parties), 1)
+    scaling_key, key = jax.random.split(key)
+    judging_key = key
+    if judges:
+        key, judging_key = jax.random.split(key)
+    total, scaling = jnp.zeros(len(setup.parties)), setup.public_scaling()
+    if setup.paid:
+        moments = setup.scaling()
+        (state, total), _ = _simulated(moments[0], scaling_key, setup.accesses("scaling"), everybody)
+        scaling = setup.scaled(moments, state)
+    algorithm = setup.algorithm("inference", 0)
+    (state, scores), _ = _simulated(algorithm, key, setup.accesses("inference", scaling), steps)
+    found, total = (algorithm.posterior(state), scaling), total + scores
+    if not judges:
+        return found, total
+    judged = setup.evaluation(found[0])
+    (state, scores), _ = _simulated(judged, judging_key, setup.accesses("evaluation", scaling), everybody)
+    return (*found, state), total + scores
+
+
+# --- A row of the file -------------------------------------------------------------------------------------------
+
+
+def of_row(path: Path, site: str | None = None, row: int | None = None, *, seed: int = 0) -> Subject:
+    """A study as its file has it, with its own records: the worlds are a site's file with a row and without it.
+
+    site: by default the first of the file; row: from 0, by default one at random. The row is deleted from the table
+    before anything else reads it; what follows, the split into records to learn from and to judge by, the slots and
+    all phases, is that of a run, but for messages, stores and ledgers. **Nothing is charged and the noise is seeded:
+    what comes out is private to nobody, so take records that are public or made up.**
+    """
+    from tacit.config import read_study
+
+    study = read_study(path)
+    plan = _all_at_once(study.plan)
+    if plan.unit != "record" or plan.method == "vi":
+        what = "unit='site', of which a row is a part" if plan.unit != "record" else "method='vi', which samples"
+        raise ValueError(f"canary='row' of a study with {what}; use another canary")
+    members, _ = study.gather()
+    names = [member.name for member in members]
+    if site is not None and site not in names:
+        raise ValueError(f"site={site!r}; expected one of {', '.join(names[:10])}")
+    place = 0 if site is None else names.index(site)
+    _check_epsilon(members[place].epsilon)
+    rows = len(members[place].table.target)
+    row = int(np.random.default_rng(seed).integers(rows)) if row is None else row
+    if not 0 <= row < rows:
+        raise ValueError(f"row={row} of {names[place]}; expected one of its {rows} rows, from 0")
+    public = Setup(plan, members).capacities
+    members = [replace(member, places=own) for member, own in zip(members, public, strict=True)]
+    secrets = dict.fromkeys(names, seeded_secret(seed))
+    within = Setup(plan, members).splitting(secrets)
+    fewer = members[place].table.rows(np.delete(np.arange(rows), row))
+    members[place] = replace(members[place], table=fewer)
+    without = Setup(plan, members).splitting(secrets)
+    party = 0 if plan.secure_sum else place
+    most = max(within.records(other).slots for other in range(len(within.parties)))
+    both = [
+        Paired.of_both(_padded(without.records(other), most), _padded(within.records(other), most))
+        for other in range(len(within.parties))
+    ]
+    judges = plan.evaluation > 0
+    event, rounds = _affordable(within, members[place].epsilon, members[place].delta, party, judges)
+    steps = replace(plan, rounds=rounds).steps_of(within.capacities[: len(within.parties)])
+
+    def program(key: Array, access: Paired) -> Released[Any]:
+        records = [other.having(access.is_within) for other in both]
+        records[party] = access
+        found, scores = _conducted(within.reading(records), key, steps, judges)
+        return Released(found, trace=(jnp.sum(scores, keepdims=True),))  # a row should not move others' sums: see all
+
+    size = most * within.typical**4  # numbers of the largest batch of contributions, those of curvature
+    batch = int(np.clip(MOST_BATCH / size, 10, 1000))
+    words = f"row {row} of {names[place]} in {path.name}"
+    return Subject(words, program, both[party], event, members[place].delta, batch)
+
+
+def _padded(access: Access, slots: int) -> Access:
+    """The same with empty slots at the end: programs of all sites are one."""
+
+    def pad(leaf: Array) -> Array:
+        return jnp.pad(leaf, [(0, slots - access.slots), *[(0, 0)] * (leaf.ndim - 1)])
+
+    return replace(access, records=jax.tree.map(pad, access.records), present=pad(access.present))
+
+
+def _all_at_once(plan: Plan) -> Plan:
+    """The plan on a synchronous schedule from which nobody is away: what is released is equal."""
+    if plan.schedule == "asynchronous" or plan.dropout or plan.straggling:
+        return replace(plan, schedule="synchronous", dropout=0.0, straggling=0.0, delay=0)
+    return plan
+
+
+def _learning_from(table: Table) -> bytes:
+    """A secret by which the first record, the canary, is not held out."""
+    canary = table.rows(slice(1)).contents()
+    return next(secret for secret in map(seeded_secret, itertools.count()) if not held_out(secret, canary)[0])
 
 
 def _simulated(algorithm: Any, key: Array, accesses: list[Access], steps: list[Any]) -> Any:
     return local.simulate(Overheard(algorithm), unledgered, key, local.stacked(accesses), steps)
 
 
-def _affordable(setup: Setup, epsilon: float, delta: float) -> tuple[Event, int]:
-    """What the first site's part costs, and for how many rounds its budget lasts: its ledger would refuse the next."""
-    paid: list[Event] = []
-    phases: dict[str, int] = ({"scaling": 1} if setup.paid else {}) | {"inference": setup.plan.rounds}
-    for phase, count in phases.items():
-        algorithm, access = setup.algorithm(phase, 0), setup.access(phase, 0, setup.public_scaling())
+def _affordable(setup: Setup, epsilon: float, delta: float, party: int = 0, judges: bool = False) -> tuple[Event, int]:
+    """What a party's part costs, and for how many rounds its budget lasts: its ledger would refuse the next."""
+    known: list[Event] = []  # what is paid whatever the rounds
+    updates: list[Event] = []
+    phases: dict[str, int] = ({"scaling": 1} if setup.paid else {}) | ({"evaluation": 1} if judges else {})
+    for phase, count in (phases | {"inference": setup.plan.rounds}).items():
+        algorithm, access = setup.algorithm(phase, party), setup.access(phase, party, setup.public_scaling())
         state = algorithm.site_init()
         _, content = algorithm.broadcast(algorithm.coordinator_init(1))
         prices: dict[int, Event] = {}
         for kind in map(algorithm.kind, range(count)):
             if kind not in prices:
                 prices[kind] = price(partial(algorithm.site_step, kind=kind), insecure_key(0), state, content, access)
-            paid.append(prices[kind])
-    before = len(paid) - setup.plan.rounds
-    rounds = setup.plan.rounds
+            (updates if phase == "inference" else known).append(prices[kind])
     rule = Filter.of("renyi", epsilon, delta) if setup.plan.method == "vi" else None  # that of its ledger
 
     def passes(whole: Event) -> bool:
-        prices = [accounting.epsilon(whole, delta), 0.0 if rule is None else rule.price(whole, epsilon, delta)]
-        return max(prices) > epsilon * (1 + SLACK)
+        found = [accounting.epsilon(whole, delta), 0.0 if rule is None else rule.price(whole, epsilon, delta)]
+        return max(found) > epsilon * (1 + SLACK)
 
-    while passes(_counted(paid[: before + rounds])):
-        rounds -= 1
-        if rounds == 0:
+    while passes(_counted(known + updates)):
+        updates.pop()
+        if not updates:
             raise ValueError(f"epsilon={epsilon} pays for no update of this plan; raise it, or the noise multiplier")
-    return _counted(paid[: before + rounds]), rounds
+    return _counted(known + updates), len(updates)
 
 
 def _counted(paid: list[Event]) -> Event:
@@ -247,18 +347,35 @@ def _counted(paid: list[Event]) -> Event:
 
 # --- By name -----------------------------------------------------------------------------------------------------
 
-RUNS = {"fit": 100_000, "vi": 20_000, "sites": 20_000, "mechanism": 200_000}  # within a minute or two on two cores
+ROW = "row"  # a canary that is a row of a study's file
+# Within a minute or two on two cores; of a row, with a hundred records and a few rounds.
+RUNS = {"fit": 100_000, "vi": 20_000, "sites": 20_000, "mechanism": 200_000, ROW: 10_000}
 VI_GIVEN = {"steps": 100, "sampling_rate": 0.1, "learning_rate": 0.02}
 ROUNDS = 5  # of a study that is audited by name
 
 
 def named(
-    what: str, epsilon: float, delta: float, canary: Any, steps: int | None = None, sampling_rate: float | None = None
+    what: str,
+    epsilon: float,
+    delta: float,
+    canary: Any,
+    steps: int | None = None,
+    sampling_rate: float | None = None,
+    *,
+    site: str | None = None,
+    row: int | None = None,
+    seed: int = 0,
 ) -> tuple[Subject, int]:
     """What the command line calls fit, vi, sites or mechanism, or a study's file; and how many runs are usual."""
     given = {"steps": steps, "sampling_rate": sampling_rate}
     if what not in ("vi", "mechanism") and any(setting is not None for setting in given.values()):
         raise ValueError("steps and sampling_rate are settings of vi and mechanism; leave them out")
+    if canary != ROW and (site, row) != (None, None):
+        raise ValueError(f"site and row are settings of canary={ROW!r}; leave them out")
+    if canary == ROW:
+        if not what.endswith(".toml"):
+            raise ValueError(f"canary={ROW!r} of {what}; expected a study file that ends in .toml, which is read")
+        return of_row(Path(what), site, row, seed=seed), RUNS[ROW]
     if what == "fit":
         return of_fit(epsilon, delta, canary=canary), RUNS[what]
     if what == "vi":

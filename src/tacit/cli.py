@@ -37,7 +37,7 @@ PLANNED_MODELS = ("logistic", "linear", "probit", "poisson")
 METHODS = ("vi", "ep", "sep", "sgld")
 SCALINGS = ("moments", "bounds")
 AUDITED = ("fit", "vi", "sites", "mechanism")
-CANARIES = ("worst", "mislabelled", "outlying")
+CANARIES = ("worst", "mislabelled", "outlying", "row")
 SHAPES = ("constant", "linear", "polynomial", "exponential", "stepwise", "influence")
 
 
@@ -284,6 +284,10 @@ def fit(
         str | None, typer.Option(help="The column that says whose record it is, if a person has several.")
     ] = None,
     most_records: Annotated[int | None, typer.Option(help="With --unit: how many of one person are used.")] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(help="The public number of places for records, or persons; without it theirs is public."),
+    ] = None,
     schema: Annotated[
         Path | None, typer.Option(help="Public facts in TOML: [bounds] name = [low, high], [categories], classes.")
     ] = None,
@@ -377,6 +381,7 @@ def fit(
                 delta,
                 scaling=scaling,  # type: ignore[arg-type]  # checked above
                 most_records=most_records,
+                slots=slots,
                 prior_deviation=prior_deviation,
                 method=method,  # type: ignore[arg-type]
                 steps=steps,
@@ -393,6 +398,8 @@ def fit(
 
         # Of persons with several records, their number is public and not that of the records.
         size = {"records": len(table.target)} if table.groups is None else {"persons": int(table.groups.max()) + 1}
+        if slots is not None:
+            size = {"slots": slots}
         result = {
             "version": tacit.__version__,
             "file": data.name,
@@ -616,12 +623,14 @@ def audit(
     canary: Annotated[
         str,
         typer.Option(
-            help="worst (for the clip), mislabelled or outlying (records that could be).",
+            help="worst (for the clip), mislabelled or outlying (records that could be), or row (of a study's file).",
             autocompletion=_among(*CANARIES),
         ),
     ] = "worst",
     steps: Annotated[int | None, typer.Option(help="Of vi and mechanism: how many noisy steps.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="Of vi and mechanism: that of each record.")] = None,
+    site: Annotated[str | None, typer.Option(help="With --canary row: at which site; the first by default.")] = None,
+    row: Annotated[int | None, typer.Option(help="With --canary row: which row, from 0; or by the seed.")] = None,
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One run with many canaries, where it cannot be repeated.")
     ] = False,
@@ -636,6 +645,9 @@ def audit(
     It runs the mechanisms, solvers and plans of fits and studies, thousands of times on made-up records, with and
     without one record, the canary. No data is read. Of a study file, the plan and the largest budget are used, on
     three made-up sites; its records are not read.
+
+    With --canary row they are: the study runs on its own files, with one row and without it. The noise is seeded
+    and nothing is charged, so that what it writes is private to nobody: for public or made-up records alone.
     """
     from tacit.report import audited
     from tacit.report.progress import watching
@@ -646,7 +658,8 @@ def audit(
         _check_positive(steps=steps)
         _make_folder(out)
         if one_run:
-            if what != "fit" or canary != "worst" or (runs, steps, sampling_rate) != (None, None, None):
+            given = (runs, steps, sampling_rate, site, row)
+            if what != "fit" or canary != "worst" or any(setting is not None for setting in given):
                 raise ValueError("--one-run is of a fit with the worst canaries; leave the other settings out")
             many = {} if canaries is None else {"canaries": canaries}
             watch.say("One run with many canaries: planning, compiling and running")
@@ -655,7 +668,8 @@ def audit(
         else:
             if canaries is not None:
                 raise ValueError(f"canaries={canaries} is a setting of --one-run; leave it out")
-            subject, usual = auditing.named(what, epsilon, delta, canary, steps, sampling_rate)
+            chosen: dict[str, Any] = {"site": site, "row": row, "seed": seed}
+            subject, usual = auditing.named(what, epsilon, delta, canary, steps, sampling_rate, **chosen)
             watch.say(f"Attacking {subject.name}, which claims ε = {epsilon:g}", "runs")
             count = usual if runs is None else runs
             found = subject.audit(count, seed=seed, confidence=confidence, observe=watch.move)

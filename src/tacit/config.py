@@ -237,7 +237,8 @@ class Limits(_Section):
     adjacency: Literal["add-remove", "replace-one"] = Field("add-remove", description="one of add-remove, replace-one")
     rule: Literal["gaussian", "renyi"] | None = _one_of("gaussian", "renyi")
     studies: list[str] | None = Field(None, min_length=1, description='a list of names of studies, as ["heart"]')
-    most_rounds: int | None = _whole(1)
+    most_rounds: int = Field(1000, ge=1, description="a whole number of at least 1: the most rounds of a study")
+    most_studies: int = Field(100, ge=1, description="a whole number of at least 1: the most studies in all")
     allow_large_delta: bool = Field(
         default=False, description="true or false: whether delta may be 1 / places or more, in studies that say so"
     )
@@ -963,7 +964,7 @@ def example_site(study: Study, name: str) -> str:
         ("unit", plan.unit, "whose the budget is, for good"),
         ("adjacency", plan.adjacency, ""),
         ("studies", [plan.name], "left out, any study"),
-        ("most_rounds", plan.rounds, "left out, any number"),
+        ("most_rounds", plan.rounds, "left out, 1000"),
     ]
     if plan.allow_large_delta:
         limits += [("allow_large_delta", True, "delta may be 1 / places or more: a record may be published as it is")]
@@ -1090,8 +1091,7 @@ class _Spread:
     test: "Table | None" = None
 
     def part(self, site: int) -> "Table":
-        own = self.parts[site]
-        return replace(self.table, features=self.table.features[own], target=self.table.target[own])
+        return self.table.rows(self.parts[site])
 
 
 def _spread_dataset(data: DataEntry) -> _Spread:
@@ -1107,11 +1107,11 @@ def _spread_dataset(data: DataEntry) -> _Spread:
 def _spread_file(
     path: Path, data: DataEntry, target: str, link: str, columns: Sequence[str] | None, facts: "Facts"
 ) -> _Spread:
-    from tacit.data.tables import read_frame
+    from tacit.data.tables import digests_of, read_frame
 
     by = {} if data.by is None else {data.by: ()}
     frame = read_frame(path, facts.listed(target) | by, "file")
-    groups = None
+    groups, digests = None, digests_of(frame)
     if data.by is not None:
         if data.by not in frame.columns:
             raise ValueError(f"by={data.by!r} is not a column; expected one of the file's")
@@ -1119,7 +1119,7 @@ def _spread_file(
             raise ValueError(f"by={data.by!r} has missing values; expected a site for each record")
         groups = frame[data.by].astype(str).to_numpy(object).astype(str)
         frame = frame.drop(columns=data.by)
-    table = _encoded(frame, target, link, columns, facts)
+    table = replace(_encoded(frame, target, link, columns, facts), digests=digests)  # of whole rows of the file
     return _Spread(table, *_spread(data, table, groups))
 
 
@@ -1241,5 +1241,5 @@ def _tasks(path: Path, entry: TaskEntry, place: int) -> "list[Simulated]":
     if not is_test.any():
         raise ValueError(f"file={entry.file} has {len(table.target)} records; expected at least 5")
     tests = table.features[is_test], np.asarray(table.target, float)[is_test]
-    train = replace(table, features=table.features[~is_test], target=table.target[~is_test])
+    train = table.rows(~is_test)
     return [Simulated(train, *tests, np.full(len(table.names) + 1, np.nan))]

@@ -44,6 +44,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
     prior_deviation: float
     method: Method
     policy: Policy | None
+    slots: int | None
     steps: int | None
     clip: float | None
     adjacency: Adjacency
@@ -98,6 +99,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
             prior_deviation=self.prior_deviation,
             method=self.method,
             policy=self.policy,
+            slots=self.slots,
             steps=self.steps,
             clip=self.clip,
             adjacency=self.adjacency,
@@ -124,6 +126,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
@@ -163,6 +166,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
         policy: Policy | None = None,
+        slots: int | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -180,6 +184,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         self.prior_deviation = prior_deviation
         self.method: Method = method
         self.policy = policy
+        self.slots = slots
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -245,6 +250,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         prior_deviation: float = PRIOR_DEVIATION,
         method: Method = "vi",
         policy: Policy | None = None,
+        slots: int | None = None,
         steps: int | None = None,
         clip: float | None = None,
         adjacency: Adjacency = "add-remove",
@@ -262,6 +268,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         self.prior_deviation = prior_deviation
         self.method: Method = method
         self.policy = policy
+        self.slots = slots
         self.steps = steps
         self.clip = clip
         self.adjacency: Adjacency = adjacency
@@ -322,6 +329,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     prior_deviation : of the coefficients of standardised features, for a standardised target.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget
@@ -364,6 +372,7 @@ class PrivatePoissonRegression(_PrivateRegressor):
     prior_deviation : of the coefficients of standardised features.
     method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : what decides all that is not given (`tacit.policy`); the default one if None.
+    slots : the public number of places for records, or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
     adjacency : "add-remove" or "replace-one": what two neighbouring data sets are.
     ledger, budget_epsilon, budget_delta : a path of a ledger that every fit charges before it reads, and the budget

@@ -40,7 +40,7 @@ from tacit.policy import PLAIN, Policy, Rule, default_policy
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Dense
-from tacit.privacy.events import Adjacency, Event, Repeated, compose
+from tacit.privacy.events import Adjacency, Event, Repeated, check_number, compose
 from tacit.privacy.mechanism import Access, Exact, Mechanism, SubsampledGaussian, Trial
 from tacit.privacy.randomness import insecure_key, secure_key
 from tacit.privacy.released import Released, price
@@ -411,6 +411,7 @@ def fit(
     method: Method = "vi",
     groups: Any = None,
     most_records: int | None = None,
+    slots: int | None = None,
     prior_deviation: float = PRIOR_DEVIATION,
     steps: int | None = None,
     clip: float | Literal["adaptive"] | None = None,
@@ -439,8 +440,10 @@ def fit(
     the middle and half-width of the bounds instead and pays nothing. The statement says which.
 
     `groups` (an id for each record) makes all records of one id the unit of privacy, of which the first `most_records`
-    are used. The prior is N(0, prior_deviation²) on the coefficients of standardised features. The number of records is
-    taken as public. `notes` are added to the statement. The answer is in the units of the data.
+    are used. `slots` is the public number of places for units, at least as many as there are, and clips and noise
+    follow from it; by default it is the number of units, which is then taken as public. The prior is
+    N(0, prior_deviation²) on the coefficients of standardised features. `notes` are added to the statement. The answer
+    is in the units of the data.
 
     method: "vi", variational inference; "ep" or "sep", expectation propagation with a factor for each record or an
     average one; "sgld", samples by Langevin dynamics, which `posterior.chains` holds and `to_arviz` hands on.
@@ -469,7 +472,8 @@ def fit(
     table, records = _records(model, data, names, indicators, bounds, target_bounds, classes)
     if groups is None and table is not None:
         groups = table.groups
-    access = Access.of(records, Exact(), groups=groups, most_records=most_records)
+    _check_slots(slots, records, groups)
+    access = Access.of(records, Exact(), groups=groups, most_records=most_records, capacity=slots)
     if math.isfinite(epsilon):
         accounting.check_delta_of(delta, access.slots, allow_large_delta)
     given = {"method": method, "steps": steps, "clip": clip, "sampling_rate": sampling_rate}
@@ -506,7 +510,12 @@ def fit(
     if release.event != promised:
         raise RuntimeError("the receipt is not the price: this is a bug in tacit; do not use the result")
     counted = (UNCOUNTED,) if charged is None else charged.notes
-    notes = (*_notes(plan, table, access, most_records), *(table.notes if table else ()), *notes, *counted)
+    notes = (
+        *_notes(plan, table, access, most_records, slots is not None),
+        *(table.notes if table else ()),
+        *notes,
+        *counted,
+    )
     if math.isfinite(epsilon) and delta >= 1 / access.slots:
         notes += (
             f"δ = {delta!r} is 1 / {access.slots} or more, which was ALLOWED: it does not rule out that some "
@@ -533,6 +542,16 @@ def _check_budget(ledger: Place | None, budget: Budget) -> None:
 
 def _kept(charged: Charge | None) -> str:
     return "" if charged is None else f", which the ledger {charged.ledger.path.name} has as {charged.entry.study}"
+
+
+def _check_slots(slots: int | None, records: Tree, groups: Any) -> None:
+    """Refuse too few places for all units. The words say nothing of how many there are."""
+    if slots is None:
+        return
+    check_number("slots", slots, "a whole number of at least 1", isinstance(slots, int) and slots >= 1)
+    units = jax.tree.leaves(records)[0] if groups is None else np.unique(np.asarray(groups))
+    if len(units) > slots:
+        raise ValueError(f"slots={slots} and more units of privacy than that; give a public number with room for all")
 
 
 def check_method(method: str) -> None:
@@ -697,9 +716,13 @@ def _means(q: Any) -> Any:
     return jax.tree.map(lambda part: part.precision_mean, q, is_leaf=lambda part: hasattr(part, "precision_mean"))
 
 
-def _notes(plan: Plan, table: Table | None, access: Access, most_records: int | None) -> tuple[str, ...]:
+def _notes(
+    plan: Plan, table: Table | None, access: Access, most_records: int | None, has_slots: bool
+) -> tuple[str, ...]:
     """What the guarantee takes for granted, and where scales come from."""
     found = [f"The number of {access.unit}s, {access.slots}, is treated as public: a removed one leaves its place."]
+    if has_slots:
+        found = [f"The number of slots for {access.unit}s, {access.slots}, is public; how many are filled is not told."]
     if most_records is not None:
         found.append(f"At most {most_records} records of one {access.unit} are used, the first ones.")
     if plan.is_table and plan.columns:

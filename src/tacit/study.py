@@ -30,6 +30,7 @@ import itertools
 import json
 import math
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -65,6 +66,7 @@ from tacit.federated.assembly import (
 )
 from tacit.federated.evaluation import BINS, Evaluation, summary
 from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
+from tacit.federated.held_out import HELD_OUT, PUBLIC, held_out, kept_secret, seeded_secret
 from tacit.federated.messages import Broadcast, Update
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
@@ -106,7 +108,6 @@ LEAST_ROUNDS = 5
 ROUNDING = 1e-6  # in which the ε of the same releases may differ, relatively, from one machine to another
 FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relatively: rounding in single precision
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
-HELD_OUT = 5  # every fifth place is held out, if there is an evaluation
 PHASES = ("scaling", "inference", "evaluation")
 COUNTED = "All entries of the ledger are counted, also those of other studies."
 ADAPTIVE = "Studies of these records that are chosen after seeing results of others: {words}."
@@ -150,7 +151,8 @@ class Member:
 class Plan:
     """All public settings of a study.
 
-    evaluation: the share of each site's budget that pays for scores on held-out records (every fifth is then held out).
+    evaluation: the share of each site's budget that pays for scores on held-out records, which one in five then is on
+    average, by its own content (`federated.held_out`).
     steps to is_adaptive are those of method="vi". limits: the most updates of each site. seed is the schedule's.
     unit to participation: whose budget it is. With unit="site": how noise is added; after how many rounds
     noise="central" ties factors; the share of sites that noise="tied" asks in each round, by chance.
@@ -389,7 +391,9 @@ class Setup:
         self.units = units = len(members) if is_site else sum(self.capacities)
         self.slots = len(members) if plan.is_pooled or plan.secure_sum else 1  # of a party, where units are sites
         self.typical = math.sqrt(1 + len(self.table.numbers) + self.table.categories)
-        self._noises = noises = [self._noise(owner) for owner in self.owners]
+        by_budget = {(owner.epsilon, owner.delta): owner for owner in self.owners}
+        known = {budget: self._noise(owner) for budget, owner in by_budget.items()}
+        self._noises = noises = [known[owner.epsilon, owner.delta] for owner in self.owners]
         if self.trust is not None:  # one noise for all, which is enough for each
             self._noises = noises = [max(noises)] * len(noises)
             total = noises[0] * math.sqrt(self.trust.sites / self.trust.honest)
@@ -402,11 +406,22 @@ class Setup:
         self.mechanisms = [self._mechanisms(sigma, clip) for sigma in noises]
         self.added = self.mechanisms[: len(self.parties)]  # whose noise adds up in q
         self._held: dict[int, Access] = {}
+        self._secrets: Mapping[str, bytes] = {}
 
     def reading(self, records: Sequence[Access]) -> "Setup":
         """The same, with other records, such as those of an audit."""
         found = copy.copy(self)
         found._held = dict(enumerate(records))
+        return found
+
+    def splitting(self, secrets: Mapping[str, bytes]) -> "Setup":
+        """The same, where sites (by name) hold out records by these secrets; others by a public word.
+
+        Every host gives them. The guarantee does not rest on them (`federated.held_out`), so that simulations and
+        audits may do without.
+        """
+        found = copy.copy(self)
+        found._held, found._secrets = {}, dict(secrets)
         return found
 
     def _mechanisms(self, sigma: float, clip: float) -> dict[str, Mechanism]:
@@ -425,6 +440,7 @@ class Setup:
             "curvature": self.typical**2 * math.sqrt(most),
             "early": clip,
             "gradients": clip,
+            # Of a site's held-out records, as many as there are on average; of more, the sum is scaled down as one.
             "evaluation": EVALUATION_CLIP * math.ceil(most / HELD_OUT),
         }
         if plan.unit == "site":  # a site's update is clipped as it is, a record's relative to the model's units
@@ -521,12 +537,16 @@ class Setup:
     def form(self, phase: str, scaling: Scaling | None = None) -> Access:
         """What `own_access` gives, of any site, with nothing in it."""
         table = self.table.without_records()
-        one = replace(table, features=np.zeros((1, table.features.shape[1]), np.float32), target=np.zeros(1))
+        width = table.features.shape[1]
+        one = replace(table, features=np.zeros((1, width), np.float32), target=np.zeros(1), digests=None)
         member = replace(self.members[0], table=one)
         return empty(self._read(phase, self._records([member], self.capacities[0]), self.mechanisms[0], scaling))
 
     def _records(self, members: Sequence[Member], places: int) -> Access:
-        held = [(member.table.features, member.table.target.astype(np.float32)) for member in members]
+        held = [
+            (member.table.features, member.table.target.astype(np.float32), self._held_out(member))
+            for member in members
+        ]
         if self.plan.unit == "site":
             return of_sites(held, Exact(), records=places)
         together = held[0] if len(held) == 1 else tuple(map(np.concatenate, zip(*held, strict=True)))
@@ -542,23 +562,25 @@ class Setup:
 
     def _read(self, phase: str, held: Access, made: dict[str, Mechanism], scaling: Scaling | None) -> Access:
         link, numbers = self.plan.link, self.table.numbers
-        through = made["gradients" if phase == "inference" else phase]
-        if phase == "scaling":
-            return self._parts(held)[0].map(lambda record: measured(link, numbers, record)).through(through)
-        if scaling is None:
+        if phase != "scaling" and scaling is None:
             raise ValueError(f"phase={phase!r} reads records that are scaled; give the scaling of the study")
-        ready = held.map(lambda record: standardise(link, numbers, scaling, record))
-        return self._parts(ready)[phase == "evaluation"].through(through)
+        is_judged = phase == "evaluation"
+        part = held.where(lambda record: record[2] == is_judged).through(
+            made["gradients" if phase == "inference" else phase]
+        )
+        if scaling is None or phase == "scaling":
+            return part.map(lambda record: measured(link, numbers, record[:2]))
+        return part.map(lambda record: standardise(link, numbers, scaling, record[:2]))
 
     def accesses(self, phase: str, scaling: Scaling | None = None) -> list[Access]:
         """`access` of all parties."""
         return [self.access(phase, party, scaling) for party in range(len(self.parties))]
 
-    def _parts(self, access: Access) -> tuple[Access, Access]:
-        """Records to learn from and records to judge by. Which is which is a matter of their places alone."""
-        places = np.arange(access.present.size).reshape(access.present.shape)
-        judged = jnp.asarray((places % HELD_OUT == HELD_OUT - 1) & bool(self.plan.evaluation))
-        return access.only(~judged), access.only(judged)
+    def _held_out(self, member: Member) -> np.ndarray:
+        """Which records of a site are judged by, in place of being learnt from: a matter of each record alone."""
+        if not self.plan.evaluation:
+            return np.zeros(len(member.table.target), bool)
+        return held_out(self._secrets.get(member.name, PUBLIC), member.table.contents())
 
     # --- Phases ---------------------------------------------------------------------------------------------------
 
@@ -876,8 +898,17 @@ def conduct(
 
 
 def name_of(setup: Setup) -> str:
-    """The name under which a study is charged: other plans, columns, budgets or places have other names."""
-    return f"{setup.plan.name}-{_mark(setup)[:12]}"
+    """The name under which a study is charged: other plans, columns, budgets or places have other names.
+
+    It has the whole hash of them. Where sums are secure, sites sign this name, and so agree on all of it: of a shorter
+    one a coordinator could find two plans with the same name, and give sites different noise for one sum.
+    """
+    return f"{setup.plan.name}-{_mark(setup)}"
+
+
+def shortened(name: str) -> str:
+    """The name of a study for terminals: the first letters of its hash."""
+    return re.sub("-([0-9a-f]{12})[0-9a-f]{52}(?=$|/)", r"-\1", name)
 
 
 def _mark(setup: Setup) -> str:
@@ -1183,6 +1214,9 @@ class LocalHost:
                 self._own(owner).mkdir(parents=True, exist_ok=True)
         self.ledgers = [self._ledger(owner) for owner in setup.owners]
         self.allowances = [self._allowance(place, self.name) for place in range(len(setup.owners))]
+        if setup.plan.evaluation:
+            with _writing(folder):
+                self.setup = setup.splitting(self._secrets(insecure_seed))
         self.sites: dict[str, list[Site]] = {}  # by phase
         self.assembly: Assembly | None = None  # of the inference, where sums are secure
         self.refusing: dict[str, str] = {}
@@ -1277,6 +1311,18 @@ class LocalHost:
         except ValueError:  # there is none for so little
             return "pld"
         return str(rule) if rule.price(least, owner.epsilon, owner.delta, adjacency) <= owner.epsilon else "pld"
+
+    def _secrets(self, insecure_seed: int | None) -> dict[str, bytes]:
+        """By which each site holds out records: kept beside its ledger, or else in its folder of this study.
+
+        One trusted party has one for all sites. Of a seed, the seed's: such a study is repeated as it was.
+        """
+        names = [member.name for member in self.setup.members]
+        if insecure_seed is not None:
+            return dict.fromkeys(names, seeded_secret(insecure_seed))
+        owners = self.setup.owners if len(self.setup.owners) == len(names) else self.setup.owners * len(names)
+        folders = (self._own(owner) if owner.ledger is None else owner.ledger.parent for owner in owners)
+        return {name: kept_secret(folder) for name, folder in zip(names, folders, strict=True)}
 
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         """Sites for one phase. Its name in ledgers and keys, and its stores, are its own."""

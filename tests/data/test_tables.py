@@ -1,5 +1,6 @@
 """Files become tables by public facts alone, and what cannot is refused by column, never by value."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.data.tables import Facts, Table, encode, read_frame, split_list
+from tacit.data.tables import Facts, Table, digests_of, encode, read_frame, split_list
 
 FACTS = Facts({"age": (0.0, 100.0)}, {"region": ("north", "south", "NA")}, ("no", "yes"))
 NAMES = st.text(st.sampled_from("ab é'"), min_size=1, max_size=3).filter(lambda name: name.strip())
@@ -443,3 +444,63 @@ def test_what_one_record_could_change_is_remarked_and_not_refused(changes, words
     assert any(words in remark for remark in found.remarks)
     assert not any(words in note for note in found.notes)
     assert table(frame()).remarks == ()
+
+
+# --- What a record is, whatever stands beside it -----------------------------------------------------------------
+
+
+def contents_of(tmp_path: Path, text: str, **more: Any) -> np.ndarray:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    return digests_of(read_frame(path, **more))
+
+
+ROWS = ["1,0.1,yes,True", "2,0.30000000000000004,no,False", "0012,1e-3,maybe,TRUE", "-0,5,NA,true"]
+
+
+@pytest.mark.parametrize(
+    "added", ["1.5,0.2,no,False", "word,other,no,maybe", ",,,", "9" * 400 + ",inf,-1,1", "1_0,.5,x,0"]
+)
+def test_what_a_row_is_does_not_depend_on_what_other_rows_make_of_its_columns(tmp_path, added):
+    """A row of fractions, of text, of nothing or of huge numbers makes pandas read all others as something else."""
+    plain = contents_of(tmp_path, "\n".join(["a,b,c,d", *ROWS]))
+    for place in range(len(ROWS) + 1):
+        rows = [*ROWS[:place], added, *ROWS[place:]]
+        found = contents_of(tmp_path, "\n".join(["a,b,c,d", *rows]))
+        np.testing.assert_array_equal(np.delete(found, place, 0), plain)
+    for place in range(len(ROWS)):
+        rows = [*ROWS[:place], *ROWS[place + 1 :]]
+        found = contents_of(tmp_path, "\n".join(["a,b,c,d", *rows]))
+        np.testing.assert_array_equal(found, np.delete(plain, place, 0))
+
+
+def test_what_a_row_is_does_not_depend_on_how_a_study_reads_the_file(tmp_path):
+    """Columns in another order, and columns read as text because they have public categories."""
+    plain = contents_of(tmp_path, "\n".join(["a,b,c,d", *ROWS]))
+    turned = [",".join(row.split(",")[::-1]) for row in ROWS]
+    np.testing.assert_array_equal(contents_of(tmp_path, "\n".join(["d,c,b,a", *turned])), plain)
+    listed = {name: ("NA",) for name in "abcd"}
+    np.testing.assert_array_equal(contents_of(tmp_path, "\n".join(["a,b,c,d", *ROWS]), listed=listed), plain)
+    assert len({row.tobytes() for row in plain}) == len(ROWS)
+
+
+def test_every_value_of_a_row_is_part_of_what_it_is(tmp_path):
+    plain = contents_of(tmp_path, "\n".join(["a,b,c,d", *ROWS]))
+    for place in range(4):
+        values = ROWS[1].split(",")
+        values[place] = "7"
+        assert np.any(contents_of(tmp_path, "\n".join(["a,b,c,d", ",".join(values), ROWS[0]]))[0] != plain[1])
+
+
+def test_the_records_of_a_part_of_a_table_are_what_they_were():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "left": ["x", "y", "z"], "y": [0, 1, 1]})
+    table = Table.of_frame(frame, "y", "logistic", columns=["a"])
+    np.testing.assert_array_equal(table.rows([2, 0]).contents(), digests_of(frame)[[2, 0]])
+    arrays = Table.of([[1.0], [2.0], [3.0]], [0, 1, 1])
+    np.testing.assert_array_equal(arrays.rows([2, 0]).contents(), arrays.contents()[[2, 0]])
+    np.testing.assert_array_equal(Table.of([[1.0], [2.5]], [0.0, 0.5]).contents()[0], arrays.contents()[0])
+    assert table.without_records().contents().shape == (0, 16)
+    assert arrays.without_records().contents().shape == (0, 16)
+    torn = replace(table, features=table.features[:2], target=table.target[:2])
+    with pytest.raises(ValueError, match="take a part of a table by rows"):
+        torn.contents()

@@ -454,7 +454,7 @@ def shift_of_totals(monkeypatch: pytest.MonkeyPatch, takes_back: bool) -> float:
             rows = np.full((1, 1), 1000.0 if name == names[0] else 0.1, np.float32)
             access = Access.of(rows, mechanism)
             if name == names[0] and not has_record:
-                access = access.only(jnp.zeros((1, 1), bool))
+                access = replace(access, present=jnp.zeros((1, 1), bool))
             sites[name] = Delegate(name, terms, access, insecure_key(1), None, keys[name])
 
         def ask(round: int, contents: Any) -> dict[str, Any]:

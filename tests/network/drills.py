@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -30,17 +29,19 @@ from typing import Any
 
 import numpy as np
 import psutil
-from cryptography.x509.oid import NameOID
-from nvflare.lighter import utils
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tacit.config import read_site, read_study
+from tacit.engines import certificates
+from tacit.engines.certificates import Kit
 from tacit.engines.coordinator import WITHDRAWN, Progress
 from tacit.engines.nvflare import Arrival, Reply
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode
 from tacit.network.agreement import Agreement
 from tacit.network.coordinator import Remote
-from tacit.network.station import HELLO, Journal, Station, asdict_of
-from tacit.privacy import accounting
+from tacit.network.station import HELLO, Journal, Station, asdict_of, folder_of
 from tacit.privacy.events import Event, Repeated, compose
 from tacit.privacy.ledger import Ledger
 from tacit.study import FACTOR_GAP, Federation, Setup, conduct, name_of
@@ -51,7 +52,6 @@ XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  
 POLL = 0.05  # seconds
 LONG = 180.0  # seconds to wait for something that is to come, on a machine that is busy
 TACIT = str(Path(sys.executable).with_name("tacit"))
-JOBS = ("client.worker_process", "server.runner_process")  # FLARE's processes of a job
 
 
 class DrillFailed(AssertionError):
@@ -215,26 +215,21 @@ class Consortium:
     def dial(self, port: int) -> None:
         """Let sites dial another port, of something between them and the coordinator."""
         for name in self.names:
-            place = self.kit(name) / "startup" / "fed_client.json"
-            place.write_text(place.read_text().replace(f"localhost:{self.port}", f"localhost:{port}"))
+            place = self.kit(name) / "kit.json"
+            place.write_text(json.dumps(json.loads(place.read_text()) | {"port": port}))
 
     def certify(self, name: str, *, ends_in_days: float = 30.0, is_known: bool = True) -> None:
         """A certificate and key of a site, signed by the network's authority or by an unknown one of the same name."""
-        root = json.loads(next(self.network.glob("authority/*/state/cert.json")).read_text())
-        signer = utils.load_private_key(root["root_pri_key"]) if is_known else utils.generate_keys()[0]
-        issuer = utils.load_crt_bytes(root["root_cert"].encode()).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        key, public = utils.generate_keys()
-        end = datetime.now(UTC) + timedelta(days=ends_in_days)
-        made = utils.generate_cert(
-            utils.Identity(name, name),
-            utils.Identity(str(issuer[0].value)),
-            signer,
-            public,
-            not_valid_before=end - timedelta(days=30),
-            not_valid_after=end,
-        )
-        (self.kit(name) / "startup" / "client.crt").write_bytes(utils.serialize_cert(made))
-        (self.kit(name) / "startup" / "client.key").write_bytes(utils.serialize_pri_key(key))
+        authority, kit = self.network / "authority", self.kit(name)
+        root = x509.load_pem_x509_certificate((authority / "authority.pem").read_bytes())
+        known = serialization.load_pem_private_key((authority / "key.pem").read_bytes(), None)
+        signer = known if is_known else ec.generate_private_key(ec.SECP256R1())
+        assert isinstance(signer, ec.EllipticCurvePrivateKey)
+        key = ec.generate_private_key(ec.SECP256R1())
+        more: dict[str, Any] = {"is_server": False, "days": ends_in_days}
+        made = certificates.certificate(name, root.subject, signer, key.public_key(), **more)
+        (kit / "holder.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        certificates._put_key(kit / "key.pem", key)
 
     # --- Without processes ---------------------------------------------------------------------------------------
 
@@ -310,19 +305,9 @@ class Consortium:
         raise DrillFailed(f"tacit {' '.join(map(str, arguments))} was not refused: {found}")
 
     def shake_hands(self, name: str) -> str:
-        """What the coordinator's port says to a site's certificate, by TLS and HTTP alone; nothing if it hangs up."""
-        startup = self.kit(name) / "startup"
-        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
-        context.load_cert_chain(startup / "client.crt", startup / "client.key")
-        try:
-            with (
-                socket.create_connection(("localhost", self.port), timeout=10) as plain,
-                context.wrap_socket(plain, server_hostname="localhost") as secure,
-            ):
-                secure.sendall(b"GET / HTTP/1.0\r\n\r\n")  # a client's certificate is judged after its handshake
-                return secure.recv(100).decode(errors="replace").partition("\r")[0]
-        except OSError as error:
-            return str(error).replace("_", " ").lower()
+        """What is wrong with a site's certificate, as it finds out by dialling; nothing if it is let in."""
+        kit = json.loads((self.kit(name) / "kit.json").read_text())
+        return certificates.trouble(Kit(self.kit(name), kit["name"], kit["host"], kit["port"]))
 
     def _start(self, role: str, arguments: Sequence[object], more: Mapping[str, str]) -> None:
         if role in self._processes and self._processes[role].poll() is None:
@@ -357,8 +342,9 @@ class Consortium:
         if hooks is None:
             return {}
         place = self.folder / "hooks"
-        place.mkdir(exist_ok=True)
-        (place / "sitecustomize.py").write_text(SITECUSTOMIZE)
+        if not place.exists():  # a process that is starting may be reading it
+            place.mkdir()
+            (place / "sitecustomize.py").write_text(SITECUSTOMIZE)
         path = os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
         return {"PYTHONPATH": path, "TACIT_DRILL_HOOKS": json.dumps(asdict(hooks))}
 
@@ -369,7 +355,7 @@ class Consortium:
         return Hold(self, flag, Pause(at, phase, number, flag=str(flag)))
 
     def _family(self, role: str | None = None) -> list[psutil.Process]:
-        """All processes of a role, or of all; those of FLARE's jobs have groups of their own."""
+        """All processes of a role, or of all."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -391,19 +377,12 @@ class Consortium:
         self._processes[role].wait()
 
     def kill_site(self, name: str) -> None:
-        """kill -9 of `tacit join`, FLARE's client and its job."""
+        """kill -9 of `tacit join`."""
         self.kill(name)
 
     def kill_serve(self) -> None:
-        """kill -9 of `tacit serve`, FLARE's server and its job."""
+        """kill -9 of `tacit serve`."""
         self.kill("serve")
-
-    def kill_job(self, role: str) -> None:
-        """kill -9 of FLARE's job alone."""
-        found = self.job(role)
-        if found is None:
-            raise DrillFailed(f"{role} has no job to kill")
-        self._end([found])
 
     def stop(self, role: str) -> None:
         """End a process as a service manager does, and wait until all of its children have ended."""
@@ -411,21 +390,8 @@ class Consortium:
         self.wait_for(lambda: not self._family(role), LONG, f"{role} ends by a signal", watch_serve=False)
         self._processes[role].wait()
 
-    def job(self, role: str) -> psutil.Process | None:
-        """FLARE's process of the job, of the coordinator or of a site."""
-        for process in self._family(role):
-            with contextlib.suppress(psutil.Error):
-                if any(name in part for part in process.cmdline() for name in JOBS):
-                    return process
-        return None
-
     def is_running(self, role: str) -> bool:
         return role in self._processes and self._processes[role].poll() is None
-
-    def kill_only(self, role: str) -> None:
-        """kill -9 of the command alone; FLARE's processes are left to find out."""
-        self._processes[role].kill()
-        self._processes[role].wait()
 
     # --- Waiting -------------------------------------------------------------------------------------------------
 
@@ -513,7 +479,7 @@ class Consortium:
         really = price_of([charged[place] for place in hashes], ledger)
         expect(really <= ledger.spent() * (1 + 1e-9), f"{name} spent {really} and recorded {ledger.spent()}")
         for store in state.glob("*/*.store"):
-            place = (f"{store.parent.name}/{store.stem}", int(decode_tree(store.read_bytes())["place"][0]))
+            place = (f"{name_of(self.setup)}/{store.stem}", int(decode_tree(store.read_bytes())["place"][0]))
             expect(place in charged, f"{name} stored {place}, which it did not charge")
         return f"{name} {len(charged)} charged, {len(hashes)} answered, ε {ledger.spent():.3g} ≥ {really:.3g}"
 
@@ -531,7 +497,7 @@ class Consortium:
             if now.refused.get(place) == WITHDRAWN or not taken:
                 expect(all(np.all(leaf == 0) for leaf in factor), f"{name} has a factor in q")
                 continue
-            stored = decode_tree((self.site_state(name) / study / "inference.store").read_bytes())
+            stored = decode_tree((self.site_state(name) / folder_of(study) / "inference.store").read_bytes())
             if int(stored["place"][0]) == now.answered[place]:
                 same = all(np.array_equal(a, b) for a, b in zip(factor, _leaves(stored["answer"]), strict=True))
                 expect(same, f"the factor of {name} in q is not the last that it sent")
@@ -558,7 +524,7 @@ def price_of(events: Sequence[Event], ledger: Ledger) -> float:
     if not events:
         return 0.0
     whole = compose(*(Repeated(event, events.count(event)) for event in dict.fromkeys(events)))
-    return accounting.epsilon(whole, ledger.delta, adjacency=ledger.adjacency, accountant=ledger.accountant)
+    return ledger.price(whole)
 
 
 # --- What is done to processes from inside ------------------------------------------------------------------------
@@ -583,7 +549,7 @@ class Pause:
 class Hooks:
     """pauses: stops. clock: seconds by which all clocks of the process are ahead. repeats: requests of the coordinator
     are sent this often more, each time up to `late` seconds later, over the same channel. is_unchecked: a site does not
-    look at its own certificate. is_broken: its job cannot begin."""
+    look at its own certificate. is_broken: it cannot open a study."""
 
     pauses: tuple[Pause, ...] = ()
     clock: float = 0.0
@@ -632,10 +598,6 @@ class Shifted(datetime.datetime):
         return super().now(tz) + datetime.timedelta(seconds=GIVEN.get("clock", 0.0))
 
 
-def of_certificates(module):
-    module._utc_now = lambda: Shifted.now(datetime.timezone.utc)
-
-
 def pause(at, phase, number):
     for rule in GIVEN.get("pauses", ()):
         if (rule["at"], rule["phase"]) != (at, phase) or rule["number"] not in (None, number):
@@ -674,11 +636,7 @@ def of_flare(module):
 
     def again(self, site, data):
         time.sleep(random.random() * GIVEN["late"])
-        with self._engine.new_context() as context:
-            request = module.Shareable({"data": data})
-            self._engine.send_aux_request(
-                targets=[site], topic=module.TOPIC, request=request, timeout=10.0, fl_ctx=context, optional=True
-            )
+        self._tried(site, module.ASK + self._head + data)
 
     def carried(self, site, data, *rest):
         for _ in range(GIVEN.get("repeats", 0)):
@@ -686,17 +644,23 @@ def of_flare(module):
         carry(self, site, data, *rest)
 
     module.Post._carry = carried
+
+
+def of_kits(module):
     if GIVEN.get("is_unchecked"):
-        module.check_certificate = lambda kit, name: None
+        module.Kit.check = lambda self: None
 
 
 def of_station(module):
-    if GIVEN.get("is_broken") and any("worker_process" in part for part in sys.orig_argv):
-        raise ImportError("broken on purpose")
+    if GIVEN.get("is_broken"):
+        def broken(self, file, study):
+            raise RuntimeError("broken on purpose")
+
+        module.Station.__init__ = broken
 
 
 PATCHES = {
-    "nvflare.lighter.utils": of_certificates,
+    "tacit.engines.certificates": of_kits,
     "tacit.network.station": of_station,
     "tacit.privacy.ledger": of_ledger,
     "tacit.network.coordinator": of_coordinator,
@@ -896,39 +860,8 @@ def kill_a_site(folder: Path) -> str:
 
 
 @drill
-def kill_a_join(folder: Path) -> str:
-    """kill -9 of `tacit join` alone, as a system short of memory does, then the same command again"""
-    with Consortium(folder, rounds=12) as group:
-        hold = group.hold("step", "inference", 2)
-        group.start({"serve": hold.hooks, "north": UNHURRIED}, patience=SHORT)
-        hold.wait()
-        group.kill_only("south")
-        hold.release()
-        group.start_site("south")
-        group.wait_finished()
-        words, rounds = group.check(), group.answered("south")
-        expect(max(rounds) == 11, f"south did not take part again: {sorted(rounds)}")
-        return f"south answered rounds {sorted(rounds)}; {words}"
-
-
-@drill
-def kill_a_job(folder: Path) -> str:
-    """kill -9 of FLARE's job process of a site, whose `tacit join` goes on"""
-    with Consortium(folder, rounds=12) as group:
-        hold = group.hold("step", "inference", 2)
-        group.start({"serve": hold.hooks, "north": UNHURRIED}, patience=SHORT)
-        hold.wait()
-        group.kill_job("south")
-        hold.release()
-        group.wait_finished()
-        words, rounds = group.check(), group.answered("south")
-        expect(max(rounds) == 11, f"south did not take part again: {sorted(rounds)}")
-        return f"south answered rounds {sorted(rounds)}; {words}"
-
-
-@drill
 def break_a_site(folder: Path) -> str:
-    """a site whose job fails whenever it is started, as with a broken installation"""
+    """a site whose program fails whenever a study is opened, as with a broken installation"""
     with Consortium(folder) as group:
         group.start({"south": Hooks(is_broken=True)}, patience=15)
         result = group.wait_finished()
@@ -1111,8 +1044,8 @@ def show_false_certificates(folder: Path) -> str:
     with Consortium(folder, 5) as group:
         group.certify("south", ends_in_days=-1)
         group.certify("east", is_known=False)
-        for file in ("client.crt", "client.key"):
-            shutil.copy2(group.kit("north") / "startup" / file, group.kit("west") / "startup" / file)
+        for file in ("holder.pem", "key.pem"):
+            shutil.copy2(group.kit("north") / file, group.kit("west") / file)
         for name, words in (("south", "expired"), ("east", "authority"), ("west", "is of 'north'")):
             said = group.refused("join", group.site_file(name))
             expect(words in said, f"tacit join said of {name}'s certificate: {said}")
@@ -1123,8 +1056,8 @@ def show_false_certificates(folder: Path) -> str:
         group.start_serve(hold.hooks, at_least=2, patience=SHORT)
         hold.wait()
         heard = {name: group.shake_hands(name) for name in ("north", "south", "east")}
-        expect("HTTP" in heard["north"], f"a true certificate is not let in: {heard}")
-        expect("HTTP" not in heard["south"] + heard["east"], f"a false certificate is let in: {heard}")
+        expect(not heard["north"], f"a true certificate is not let in: {heard}")
+        expect(heard["south"] and heard["east"], f"a false certificate is let in: {heard}")
         log, words = group.out / "flare.log", "authenticated as 'north' but claimed endpoint 'west'"
         group.wait_for(lambda: words in log.read_text(errors="replace"), LONG, "west is turned away")
         hold.release()
@@ -1134,7 +1067,7 @@ def show_false_certificates(folder: Path) -> str:
             expect(group.ledger(name) is None and not group.audit(name), f"{name} was let in")
             site = next(site for site in result["sites"] if site["name"] == name)
             expect(site["updates"] == 0, f"{name} took part")
-        return f"tacit join names each; the port is closed to all three, and says {heard['north']!r} to north; {words}"
+        return f"tacit join names each; the port is closed to all three, and says to south: {heard['south']}; {words}"
 
 
 @drill
@@ -1185,7 +1118,7 @@ def lie_about_rounds(folder: Path) -> str:
 @drill
 def slow_one_site_down(folder: Path) -> str:
     """an asynchronous study in which one site becomes ten times slower on the way"""
-    with Consortium(folder, rounds=40, study={"schedule": "asynchronous"}) as group:
+    with Consortium(folder, rounds=60, study={"schedule": "asynchronous"}) as group:
         flag = group.folder / "slow"
         work = Pause("charge", "inference", None, seconds=0.2)
         slow = Hooks((work, Pause("charge", "inference", None, seconds=1.8, flag=str(flag))))
@@ -1233,7 +1166,8 @@ def withdraw_a_site(folder: Path) -> str:
         expect(reasons["south"] == WITHDRAWN, f"{reasons}")
         study = name_of(group.setup)
         stored = [
-            decode_tree((group.site_state(n) / study / "inference.store").read_bytes()) for n in ("north", "east")
+            decode_tree((group.site_state(n) / folder_of(study) / "inference.store").read_bytes())
+            for n in ("north", "east")
         ]
         product = [a + b for a, b in zip(*(_leaves(found["answer"]) for found in stored), strict=True)]
         close = all_close(product, _leaves(now.state.total))

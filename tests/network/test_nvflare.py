@@ -1,12 +1,11 @@
-"""FLARE moves bytes and is allowed nothing else: kits, policies and jobs; posts and answerers without a network."""
+"""FLARE moves bytes and is allowed nothing else: the gate; posts and answerers without a network."""
 
-import json
+import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,266 +14,161 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessagePropKey, MessageType
+from nvflare.fuel.f3.message import Message
 
 from tacit.engines import nvflare
+from tacit.engines.certificates import Kit, provision
 from tacit.engines.nvflare import (
-    COORDINATOR,
+    ANSWER,
+    ASK,
+    BUSY,
+    DIGEST,
+    FAILED,
     MOST_STUDY,
-    OPERATOR,
+    OPEN,
+    SERVER,
+    SESSION,
+    UNKNOWN,
     Answerer,
-    Coordinator,
     Failed,
     Lost,
     Post,
-    Recess,
     Reply,
-    check_site_name,
-    harden,
-    provision,
-    write_job,
+    refuses,
 )
 
 SITES = ("north", "south")
 
 
-# --- Certificates and kits ----------------------------------------------------------------------------------------
+# --- The gate -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Kits that are not changed."""
-    return provisioned(tmp_path_factory.mktemp("network"))
-
-
-def provisioned(folder: Path) -> Path:
-    provision(folder, "clinics", SITES, "localhost", 8102)
-    return folder
-
-
-def kits(folder: Path) -> dict[str, Path]:
-    sites = {name: folder / "sites" / name / "kit" for name in SITES}
-    return {"coordinator": folder / "coordinator", "operator": folder / "operator", **sites}
-
-
-def certificate(kit: Path) -> x509.Certificate:
-    place = next((kit / "startup").glob("*r.crt"), None) or kit / "startup" / "client.crt"
-    return x509.load_pem_x509_certificate(place.read_bytes())
-
-
-def test_each_party_has_a_key_and_a_certificate_of_one_authority(network: Path) -> None:
-    roots, keys = set(), set()
-    for name, kit in kits(network).items():
-        own = certificate(kit)
-        root = x509.load_pem_x509_certificate((kit / "startup" / "rootCA.pem").read_bytes())
-        own.verify_directly_issued_by(root)
-        (key,) = (load_pem_private_key(place.read_bytes(), None) for place in (kit / "startup").glob("*.key"))
-        assert key.public_key() == own.public_key()
-        (subject,) = own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-        assert subject.value == {"coordinator": "localhost", "operator": OPERATOR}.get(name, name)
-        assert own.not_valid_before_utc <= datetime.now(UTC) < own.not_valid_after_utc
-        roots.add(root.public_bytes(Encoding.PEM))
-        keys.add(own.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    assert (len(roots), len(keys)) == (1, 4)
-
-
-def test_secrets_are_for_their_owner_alone(network: Path) -> None:
-    for kit in kits(network).values():
-        assert kit.stat().st_mode & 0o777 == 0o700
-        for place in kit.rglob("*.key"):
-            assert place.stat().st_mode & 0o777 == 0o600
-    assert (network / "authority").stat().st_mode & 0o777 == 0o700
-    signing = [place for place in network.rglob("*") if place.is_file() and b"PRIVATE KEY" in place.read_bytes()]
-    assert signing
-    for place in signing:  # keys of the kits, and the authority's own, which is nowhere else
-        assert place.suffix == ".key" or (network / "authority") in place.parents
-
-
-def test_a_kit_has_no_code_for_a_job(network: Path) -> None:
-    """Settings, certificates, texts, and FLARE's own scripts to start it, which are not used."""
-    for name in SITES:
-        files = [place for place in kits(network)[name].rglob("*") if place.is_file()]
-        plain = {".json", ".default", ".sample", ".txt", ".crt", ".key", ".pem"}
-        assert {place.suffix for place in files} <= plain | {".sh"}
-        assert not any("custom" in place.parts for place in files)
-        assert {place.name for place in files if place.suffix == ".sh"} == {"start.sh", "stop_fl.sh", "sub_start.sh"}
-
-
-def test_sites_dial_the_coordinator_by_mutual_tls_and_open_nothing(network: Path) -> None:
-    for name in SITES:
-        found = json.loads((kits(network)[name] / "startup" / "fed_client.json").read_text())
-        assert [server["service"]["target"] for server in found["servers"]] == ["localhost:8102"]
-        assert found["client"]["connection_security"] == "mtls"
-        assert found["client"]["fqsn"] == name
-    found = json.loads((kits(network)["coordinator"] / "startup" / "fed_server.json").read_text())
-    assert found["servers"][0]["service"]["target"] == "localhost:8102"
-    assert found["servers"][0]["connection_security"] == "mtls"
-
-
-def test_a_kit_that_is_renewed_has_a_new_certificate_and_the_site_s_own_settings(tmp_path: Path) -> None:
-    folder = provisioned(tmp_path / "network")
-    before = {name: certificate(kit) for name, kit in kits(folder).items()}
-    local = kits(folder)["north"] / "local"
-    (local / "resources.json").write_text('{"mine": 1}')
-    (local / "authorization.json.default").write_text('{"mine": 2}')
-    startup = (kits(folder)["south"] / "startup" / "client.crt").stat().st_mtime_ns
-    provision(folder, "clinics", (*SITES, "east"), "localhost", 8102, renew=["north", "coordinator"])
-    after = {name: certificate(kit) for name, kit in kits(folder).items()}
-    assert {name for name in before if before[name] != after[name]} == {"north", "coordinator"}
-    assert after["north"].public_key() != before["north"].public_key()
-    (key,) = (load_pem_private_key(p.read_bytes(), None) for p in (local.parent / "startup").glob("*.key"))
-    assert key.public_key() == after["north"].public_key()
-    assert (local.parent / "startup" / "client.key").stat().st_mode & 0o777 == 0o600
-    assert (local / "resources.json").read_text() == '{"mine": 1}'
-    assert (local / "authorization.json.default").read_text() == '{"mine": 2}'
-    assert (kits(folder)["south"] / "startup" / "client.crt").stat().st_mtime_ns == startup
-    root = (folder / "sites" / "east" / "kit" / "startup" / "rootCA.pem").read_bytes()
-    assert root == (kits(folder)["south"] / "startup" / "rootCA.pem").read_bytes()  # the same authority
-    certificate(folder / "sites" / "east" / "kit").verify_directly_issued_by(x509.load_pem_x509_certificate(root))
-
-
-@pytest.mark.parametrize("name", ["north", "site-01", "ward_7", "ab", "yesterday", "X" * 63])
-def test_names_for_certificates(name: str) -> None:
-    check_site_name(name)
-
-
-ODD = ["", "1", "01", "yes", "no", "true", "False", "a b", "ü", "𝐚𝐛", "a/b", "../a", "-a", "_a", "a.b", "a=b", "a,b"]
-
-
-@pytest.mark.parametrize("name", [*ODD, "server", "all", "operator", "coordinator", "X" * 64, "north\n", "a\0"])
-def test_names_that_a_certificate_or_flare_would_read_otherwise_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="for a certificate"):
-        check_site_name(name)
-    with pytest.raises(ValueError, match="for a certificate"):
-        provision(tmp_path / "network", "clinics", [name], "localhost", 8102)
-    assert not (tmp_path / "network").exists()
-
-
-def test_no_site_has_the_name_by_which_sites_know_their_coordinator(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="site 'clinics' has the name of the study; give one of them another name"):
-        provision(tmp_path / "network", "clinics", ["north", "clinics"], "localhost", 8102)
-    assert not (tmp_path / "network").exists()
-
-
-@pytest.mark.parametrize("host", ["", "a b", "-x", "x;reboot", "http://x", "x:1", "x\n", "ü"])
-def test_addresses_that_are_none_are_refused(host: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="address="):
-        provision(tmp_path / "network", "clinics", ["north"], host, 8102)
-    assert not (tmp_path / "network").exists()
-
-
-# --- What a site lets a job do ------------------------------------------------------------------------------------
-
-EXECUTOR = "tacit.network.station.StationExecutor"
-
-
-def test_a_site_runs_one_class_and_no_code_of_a_job(tmp_path: Path) -> None:
-    """Whatever the kit came with, or was changed to."""
-    kit = kits(provisioned(tmp_path / "network"))["north"]
-    (kit / "local" / "resources.json").write_text('{"class_list_enforcement_mode": "off"}')
-    (kit / "local" / "authorization.json").write_text('{"permissions": {"project_admin": "any"}}')
-    harden(kit, [EXECUTOR], tmp_path)
-    resources = json.loads((kit / "local" / "resources.json").read_text())
-    assert resources["class_allow_list"] == [EXECUTOR]
-    assert resources["class_list_enforcement_mode"] == "enforce"
-    permissions = json.loads((kit / "local" / "authorization.json").read_text())["permissions"]
-    assert set(permissions) == {"project_admin", "org_admin", "lead", "member"}  # all roles that FLARE has
-    for role, rights in permissions.items():
-        allowed = {right for right, who in rights.items() if who != "none"}
-        assert allowed == ({"submit_job", "manage_job", "view"} if role == "project_admin" else set())
-        assert {"byoc", "shell_commands", "operate", "download_job"} <= set(rights)
-
-
-def test_flare_s_own_reading_of_the_policy_is_ours(tmp_path: Path) -> None:
-    """By its own code, and not by the files alone."""
-    from nvflare.fuel.sec.authz import AuthzContext, Person
-    from nvflare.security.security import FLAuthorizer
-
-    kit = kits(provisioned(tmp_path / "network"))["north"]
-    harden(kit, [EXECUTOR], tmp_path)
-    authorizer = FLAuthorizer("north", json.loads((kit / "local" / "authorization.json").read_text()))
-    for role in ("project_admin", "org_admin", "lead", "member"):
-        user = Person("somebody", "coordinator", role)
-        for right in ("submit_job", "manage_job", "view", "byoc", "operate", "shell_commands", "download_job"):
-            may, _ = authorizer.authorize(AuthzContext(right, user, user))
-            assert bool(may) == (role == "project_admin" and right in ("submit_job", "manage_job", "view"))
-
-
-def test_no_log_leaves_a_site(tmp_path: Path) -> None:
-    folder = provisioned(tmp_path / "network")
-    for name in ("north", "coordinator"):
-        kit = kits(folder)[name]
-        harden(kit, [EXECUTOR], tmp_path / "state")
-        resources = json.loads((kit / "local" / "resources.json").read_text())
-        assert resources["allow_log_streaming"] is False
-        assert not any("log" in part["path"].lower() for part in resources["components"])
-        assert not list((kit / "local").glob("*.new"))
-        kept = [part["id"] for part in resources["components"]]
-        assert kept  # or FLARE could start no job at all
-    assert str(tmp_path / "state" / "jobs") in json.dumps(resources)
-    assert "/tmp/nvflare" not in json.dumps(resources)
-
-
-def test_a_job_is_a_study_and_two_names(tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job", "study", SITES, "a.Controller", "b.Executor", b'{"format": 1}')
-    (job / "app" / "custom").mkdir()
-    (job / "app" / "custom" / "evil.py").write_text("print()")  # what an earlier job may have left
-    assert write_job(job, "study", SITES, "a.Controller", "b.Executor", b'{"format": 1}') == job
-    files = {str(place.relative_to(job)): place for place in job.rglob("*") if place.is_file()}
-    config = "app/config"
-    assert set(files) == {
-        "meta.json",
-        f"{config}/study.json",
-        f"{config}/config_fed_server.json",
-        f"{config}/config_fed_client.json",
+def message(own: str, peer: str, kind: str, payload: Any = b"x", **changes: Any) -> Message:
+    """A message as FLARE hands it to a filter. changes: of headers, by FLARE's own names for them."""
+    headers = {
+        "MSG_TYPE": kind,
+        "ORIGIN": peer,
+        "FROM_CELL": peer,
+        "DESTINATION": own,
+        "TO_CELL": own,
+        "CHANNEL": nvflare.CHANNEL,
+        "TOPIC": nvflare.TOPIC,
+        "PAYLOAD_ENCODING": Encoding.BYTES,
+        "SECURE": False,
+        "ROUTE": [(peer, 0.0)],
     }
-    assert files[f"{config}/study.json"].read_bytes() == b'{"format": 1}'
-    found = {name: json.loads(place.read_text()) for name, place in files.items()}
-    assert found["meta.json"]["deploy_map"] == {"app": ["server", "north", "south"]}
-    assert found[f"{config}/config_fed_server.json"]["workflows"] == [
-        {"id": "coordinator", "path": "a.Controller", "args": {}}
-    ]
-    assert found[f"{config}/config_fed_client.json"]["executors"] == [
-        {"tasks": ["*"], "executor": {"path": "b.Executor", "args": {}}}
-    ]
-    with pytest.raises(ValueError, match="fewer columns or categories"):
-        write_job(tmp_path / "job", "study", SITES, "a", "b", bytes(MOST_STUDY + 1))
+    headers |= {name: value for name, value in changes.items() if name != "over"}
+    found = Message({getattr(MessageHeaderKey, name): value for name, value in headers.items()}, payload)
+    found.set_prop(MessagePropKey.ENDPOINT, SimpleNamespace(name=changes.get("over", peer)))
+    return found
+
+
+def test_a_site_hears_the_coordinator_and_a_coordinator_the_site_that_was_asked() -> None:
+    assert not refuses(message("north", SERVER, MessageType.REQ), "north")
+    assert not refuses(message(SERVER, "north", MessageType.REPLY), SERVER)
+    empty = {"payload": None, "PAYLOAD_ENCODING": Encoding.NONE}  # FLARE's own word that there is no answer
+    assert not refuses(message(SERVER, "north", MessageType.REPLY, **empty), SERVER)
+
+
+OTHERWISE = [
+    {"ORIGIN": "south"},  # in another's name
+    {"FROM_CELL": "south"},  # passed on
+    {"over": "south"},  # over another's connection
+    {"ORIGIN": "south", "FROM_CELL": "south", "over": "south"},  # of another site
+    {"ORIGIN": None},
+    {"DESTINATION": "south"},  # to be passed on
+    {"TO_CELL": "south"},
+    {"CHANNEL": "admin"},  # FLARE's jobs, shell and files
+    {"CHANNEL": "cellnet.channel", "TOPIC": "bulk"},
+    {"CHANNEL": "_net_manager", "TOPIC": "stop_cell"},
+    {"CHANNEL": "credential_manager", "TOPIC": "key_exchange"},
+    {"TOPIC": "more"},
+    {"TOPIC": None},
+    {"PAYLOAD_ENCODING": Encoding.FOBS},  # FLARE's deserialiser
+    {"PAYLOAD_ENCODING": None},
+    {"SECURE": True},
+    {"ROUTE": [("south", 0.0)]},
+    {"ROUTE": [("server", 0.0), ("south", 0.0)]},
+    {"ROUTE": "server"},
+    {"ROUTE": None},
+    {"MSG_TYPE": MessageType.RETURN},
+    {"MSG_TYPE": None},
+    {"payload": {"data": b"x"}},
+    {"payload": "text"},
+]
+
+
+def test_the_gate_lets_nothing_else_through() -> None:
+    for changes in OTHERWISE:
+        assert refuses(message("north", SERVER, MessageType.REQ, **changes), "north"), changes
+        if changes.get("ORIGIN") != changes.get("over", "north"):  # south may answer the coordinator for itself
+            assert refuses(message(SERVER, "north", MessageType.REPLY, **changes), SERVER), changes
+
+
+def test_a_site_gets_no_replies_and_a_coordinator_no_requests() -> None:
+    assert refuses(message("north", SERVER, MessageType.REPLY), "north")
+    assert refuses(message(SERVER, "north", MessageType.REQ), SERVER)
+    assert refuses(message("north", SERVER, MessageType.REQ, payload=None, PAYLOAD_ENCODING=Encoding.NONE), "north")
+
+
+def test_a_message_that_is_too_long_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvflare, "MOST_MESSAGE", 10)
+    assert not refuses(message("north", SERVER, MessageType.REQ, bytes(10)), "north")
+    assert refuses(message("north", SERVER, MessageType.REQ, bytes(11)), "north")
+
+
+def test_a_cell_answers_our_requests_and_has_one_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE's own handlers are those that every cell is made with, all behind the gate: no jobs, no administration."""
+    provision(tmp_path, "clinics", SITES, "localhost", 8102)
+    log = tmp_path / "flare.log"
+    for place in (tmp_path / "coordinator", tmp_path / "sites" / "north" / "kit"):
+        cell = nvflare._cell(Kit.read(place), log)
+        try:
+            cell.register_request_cb(nvflare.CHANNEL, nvflare.TOPIC, lambda message: None)
+            handled = set(cell.req_reg.reg)
+            assert handled <= {
+                "tacit:ask",
+                "cellnet.channel:bulk",
+                "cellnet.channel:bye",
+                "credential_manager:key_exchange",
+            }
+            assert cell.communicator.conn_manager.receivers == {cell.APP_ID: cell}
+            own, taken = cell.get_fqcn(), list[Any]()
+            monkeypatch.setattr(CoreCell, "process_message", lambda *given, taken=taken: taken.append(given[-1]))
+            kind, peer = (MessageType.REPLY, "north") if own == SERVER else (MessageType.REQ, SERVER)
+            sound, odd = message(own, peer, kind), message(own, peer, kind, CHANNEL="cellnet.channel", TOPIC="bulk")
+            for one in (sound, odd, message(own, peer, kind, ROUTE=[1, 2]), message(own, peer, kind, ROUTE=[None])):
+                cell.process_message(SimpleNamespace(name=peer), None, cell.APP_ID, one)
+            assert taken == [sound]
+            monkeypatch.undo()
+            cell.process_message(SimpleNamespace(name=peer), None, cell.APP_ID, odd)
+            assert not cell.received_msg_counter_pool.cat_counters  # nothing of it is kept
+            assert cell.connector_manager.adhoc_allowed is False
+            assert cell.secure
+        finally:
+            cell.ALL_CELLS.pop(cell.get_fqcn())
+            cell.communicator.stop()
 
 
 # --- Requests -----------------------------------------------------------------------------------------------------
 
 
-class Engine:
-    """FLARE's engine, as far as a post needs it: each request is answered by a function."""
+class Exchange:
+    """Each request is answered by a function of site and what is asked, or by what a site does not know the study."""
 
     def __init__(self, answer: Callable[[str, bytes], Any]) -> None:
-        self.answer, self.sent = answer, []
+        self.answer, self.here = answer, list(SITES)
+        self.sent: list[tuple[str, bytes]] = []
 
-    def get_clients(self) -> list[Any]:
-        return [SimpleNamespace(name=name) for name in SITES]
+    def connected(self) -> list[str]:
+        return self.here
 
-    @contextmanager
-    def new_context(self) -> Iterator[FLContext]:
-        yield FLContext()
-
-    def send_aux_request(self, targets: list[str], topic: str, request: Shareable, **rest: Any) -> dict[str, Any]:
-        (site,) = targets
-        assert topic == nvflare.TOPIC
-        self.sent.append((site, request["data"]))
-        found = self.answer(site, request["data"])
-        return {} if found is None else {site: found}
-
-
-def reply(code: str = ReturnCode.OK, **content: Any) -> Shareable:
-    found = make_reply(code)
-    found.update(content)
-    return found
+    def request(self, site: str, data: bytes, timeout: float) -> bytes | None:
+        del timeout
+        self.sent.append((site, data))
+        return self.answer(site, data)
 
 
 @pytest.fixture
@@ -282,14 +176,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvflare, "PAUSE", 0.01)
 
 
-def post_of(answer: Callable[[str, bytes], Any], patience: float = 0.05, **more: Any) -> Any:
-    made = {"is_over": lambda: False, "patience": patience, "longest": 60.0, **more}
-    return Post(Engine(answer), **made)
+def post_of(answer: Callable[[str, bytes], Any], patience: float = 0.05, longest: float = 60.0) -> Any:
+    return Post(Exchange(answer), b"{}", patience, longest)
+
+
+def answer_of(data: bytes, note: bytes = b"{}") -> bytes:
+    return ANSWER + len(note).to_bytes(4, "big") + note + data
 
 
 @pytest.mark.usefixtures("_quick")
 def test_a_post_brings_back_what_each_site_answers() -> None:
-    post = post_of(lambda site, data: reply(data=data + site.encode(), note="{}"))
+    post = post_of(lambda site, data: answer_of(data[-3:] + site.encode()))
     assert post.sites == ["north", "south"]
     for site in SITES:
         post.ask(site, b"to ")
@@ -300,20 +197,41 @@ def test_a_post_brings_back_what_each_site_answers() -> None:
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ([reply(data="text", note=b"bytes")], Reply(b"", "")),
-        ([reply()], Reply(b"", "")),
-        ([None, reply(ReturnCode.COMMUNICATION_ERROR), reply(data=b"x", note="")], Reply(b"x", "")),
-        ([reply(is_busy=True)] * 20 + [reply(data=b"x", note="")], Reply(b"x", "")),
-        ([reply(ReturnCode.EXECUTION_EXCEPTION)], Failed()),
+        ([answer_of(b"", b"")], Reply(b"", "")),
+        ([ANSWER], Reply(b"", "")),
+        ([ANSWER + b"\xff\xff\xff\xffhalf"], Reply(b"", "half")),
+        ([answer_of(b"x", b"\xff")], Reply(b"x", "\N{REPLACEMENT CHARACTER}")),
+        ([None, b"", b"?", answer_of(b"x", b"")], Reply(b"x", "")),
+        ([BUSY] * 20 + [answer_of(b"x", b"")], Reply(b"x", "")),
+        ([FAILED], Failed()),
     ],
-    ids=["other types", "nothing", "unreachable twice", "at work", "a fault"],
+    ids=["nothing", "no length", "a false length", "no text", "unreachable", "at work", "a fault"],
 )
 def test_a_request_is_sent_until_there_is_an_answer(answers: list[Any], expected: Any) -> None:
     left = [*answers]
-    post = post_of(lambda site, data: left.pop(0))
+    post = post_of(lambda site, data: left.pop(0), patience=5.0)
     post.ask("north", b"asked")
     assert post.receive() == ("north", expected)
-    assert post._engine.sent == [("north", b"asked")] * len(answers)
+    assert [(site, data[-5:]) for site, data in post._exchange.sent] == [("north", b"asked")] * len(answers)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_site_that_does_not_know_the_study_is_sent_it() -> None:
+    answers = [UNKNOWN, BUSY, answer_of(b"x", b"")]
+    post = post_of(lambda site, data: answers.pop(0))
+    post.ask("north", b"asked")
+    assert post.receive() == ("north", Reply(b"x", ""))
+    first, second, third = (data for _, data in post._exchange.sent)
+    assert first == third
+    assert first[:1] + second[:1] == ASK + OPEN
+    assert first[1 : 1 + SESSION + DIGEST] == second[1 : 1 + SESSION + DIGEST]
+    assert second[1 + SESSION :] == hashlib.sha256(b"{}").digest() + b"{}"
+
+
+def test_each_session_has_a_name_of_its_own_and_no_study_is_huge() -> None:
+    assert post_of(lambda site, data: None)._head != post_of(lambda site, data: None)._head
+    with pytest.raises(ValueError, match="fewer columns or categories"):
+        Post(Exchange(lambda site, data: None), bytes(MOST_STUDY + 1), 1.0, 1.0)
 
 
 @pytest.mark.usefixtures("_quick")
@@ -326,8 +244,21 @@ def test_a_site_that_does_not_answer_is_lost_after_the_coordinator_s_patience() 
 
 
 @pytest.mark.usefixtures("_quick")
+def test_a_site_that_has_gone_may_be_back_in_a_moment_until_it_is_lost() -> None:
+    post = post_of(lambda site, data: None)
+    assert post.sites == ["north", "south"]
+    post._exchange.here = ["south"]
+    assert post.sites == ["south", "north"]
+    post.ask("north", b"asked")
+    post.receive()
+    assert post.sites == ["south"]
+    post._exchange.here = ["north", "south"]
+    assert post.sites == ["north", "south"]
+
+
+@pytest.mark.usefixtures("_quick")
 def test_a_site_that_is_at_work_for_ever_is_given_up_in_the_end() -> None:
-    post = post_of(lambda site, data: reply(is_busy=True), longest=0.05)
+    post = post_of(lambda site, data: BUSY, longest=0.05)
     post.ask("north", b"asked")
     site, found = post.receive()
     assert site == "north"
@@ -335,7 +266,7 @@ def test_a_site_that_is_at_work_for_ever_is_given_up_in_the_end() -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_an_engine_that_fails_is_a_site_that_is_away() -> None:
+def test_a_channel_that_fails_is_a_site_that_is_away() -> None:
     """Else nobody would ever hear of the request again."""
 
     def broken(site: str, data: bytes) -> Any:
@@ -349,54 +280,32 @@ def test_an_engine_that_fails_is_a_site_that_is_away() -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_sitting_that_is_to_end_ends_while_it_waits() -> None:
-    is_over = threading.Event()
-    post = post_of(lambda site, data: is_over.set(), patience=60.0, is_over=is_over.is_set)
+def test_a_session_that_has_ended_asks_no_more() -> None:
+    post = post_of(lambda site, data: None, patience=60.0)
     post.ask("north", b"asked")
-    with pytest.raises(Recess):
-        post.receive()
-    sent = len(post._engine.sent)
     time.sleep(0.05)
-    assert len(post._engine.sent) <= sent + 1  # it is not asked any more
-
-
-@pytest.mark.usefixtures("_quick")
-def test_a_controller_conducts_until_it_is_done_or_aborted() -> None:
-    heard, signal = [], Signal()
-
-    class Conducted(Coordinator):
-        def conduct(self, post: Post) -> None:
-            post.ask("north", b"asked")
-            heard.append(post.receive())
-            post.ask("south", b"never")
-            post.receive()
-
-    def answer(site: str, data: bytes) -> Any:
-        if site == "south":
-            signal.trigger("abort")
-            return None
-        return reply(data=b"answered", note="")
-
-    context = FLContext()
-    context.get_engine = lambda: Engine(answer)  # type: ignore[method-assign]
-    Conducted().control_flow(signal, context)
-    assert heard == [("north", Reply(b"answered", ""))]
+    post.close()
+    time.sleep(0.05)
+    sent = len(post._exchange.sent)
+    time.sleep(0.05)
+    assert 0 < sent == len(post._exchange.sent)
 
 
 # --- Answers ------------------------------------------------------------------------------------------------------
 
 
-class Held(Answerer):
-    """Its answers wait until they are let go."""
+class Desk:
+    """A station whose answers wait until they are let go."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.begun: list[bytes] = []
         self.go = threading.Event()
-        self.closed = False
+        self.events: list[Any] = []
 
     def open(self, study: bytes) -> Any:
-        self.study = study
+        self.events.append(study)
+        if study == b"broken":
+            raise RuntimeError("a path: /987654")
 
         def answer(data: bytes) -> tuple[bytes, str]:
             self.begun.append(data)
@@ -408,129 +317,110 @@ class Held(Answerer):
         return answer
 
     def close(self) -> None:
-        self.closed = True
+        self.events.append("closed")
 
 
-def context_of(peer: str | None = "clinics", folder: Path | None = None, handlers: Any = None) -> Any:
-    """FLARE's context of a message, or of an event."""
-    identity = None if peer is None else SimpleNamespace(get_identity_name=lambda: peer)
-    engine = SimpleNamespace(register_aux_message_handler=lambda topic, handler: handlers.update({topic: handler}))
-    return SimpleNamespace(
-        get_peer_context=lambda: identity,
-        get_prop=lambda key: str(folder) if key == FLContextKey.APP_ROOT else None,
-        get_engine=lambda: engine,
-    )
+def head_of(study: bytes, session: int = 1) -> bytes:
+    return bytes([session] * SESSION) + hashlib.sha256(study).digest()
 
 
 @contextmanager
-def answering(folder: Path, patch: pytest.MonkeyPatch, study: bytes = b"{}") -> Iterator[tuple[Any, Any]]:
-    """An answerer in a job, and the function that FLARE calls with a message."""
+def answering(patch: pytest.MonkeyPatch, study: bytes = b"{}") -> Iterator[tuple[Any, Desk, Callable[[bytes], bytes]]]:
+    """An answerer, what stands behind it, and the function by which the coordinator asks in the first session."""
     patch.setattr(nvflare, "HOLD", 0.05)
-    patch.setenv(COORDINATOR, "clinics")
-    (folder / "config").mkdir(parents=True)
-    (folder / "config" / "study.json").write_bytes(study)
-    handlers: dict[str, Any] = {}
-    answerer = Held()
-    answerer.handle_event(EventType.START_RUN, context_of(folder=folder, handlers=handlers))
-    assert list(handlers) == [nvflare.TOPIC]
-
-    def ask(data: Any, peer: str | None = "clinics") -> Shareable:
-        return handlers[nvflare.TOPIC](nvflare.TOPIC, Shareable({"data": data}), context_of(peer))
-
+    desk = Desk()
+    answerer = Answerer(desk.open, desk.close)
+    head = head_of(study)
+    assert answerer(ASK + head + b"one") == UNKNOWN
+    assert answerer(OPEN + head + study) == BUSY
     try:
-        yield answerer, ask
+        yield answerer, desk, lambda data: answerer(ASK + head + data)
     finally:
-        answerer.go.set()
-        answerer.handle_event(EventType.END_RUN, context_of())
+        desk.go.set()
+        assert answerer.close(10.0)
+        assert desk.events[-1] == "closed"
 
 
-def test_a_request_that_is_being_worked_on_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks meanwhile is told that the site is busy."""
-    with answering(tmp_path, monkeypatch) as (answerer, ask):
+def test_a_request_that_is_being_worked_on_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks meanwhile is told that the site is busy, and another request waits: nothing piles up."""
+    with answering(monkeypatch) as (_, desk, ask):
         for _ in range(3):
-            busy = ask(b"one")
-            assert busy.get_return_code() == ReturnCode.OK
-            assert busy["is_busy"] is True
-            assert "data" not in busy
-        threads = [threading.Thread(target=ask, args=(b"one",)) for _ in range(4)]
+            assert ask(b"one") == BUSY
+        threads = [threading.Thread(target=ask, args=(name,)) for name in (b"one", b"two", b"three", b"one")]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        assert desk.begun == [b"one"]
         monkeypatch.setattr(nvflare, "HOLD", 10.0)
-        answerer.go.set()
-        assert ask(b"two")["data"] == b"answer to two"  # after all that was begun before
-        assert answerer.begun == [b"one", b"two"]
-        assert ask(b"one")["data"] == b"answer to one"  # done, it is the station's to answer, from its store
-        assert answerer.begun == [b"one", b"two", b"one"]
+        desk.go.set()
+        found = ask(b"two")
+        assert found in (BUSY, answer_of(b"answer to two"))  # busy if it waited for the first
+        assert ask(b"two") == answer_of(b"answer to two")
+        assert ask(b"one") == answer_of(b"answer to one")  # done, it is the station's to answer, from its store
+        assert desk.begun[:2] == [b"one", b"two"]
 
 
-def test_another_site_is_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with answering(tmp_path, monkeypatch) as (answerer, ask):
-        answerer.go.set()
-        for peer in ("south", "", None, "server", "Clinics"):
-            assert ask(b"one", peer).get_return_code() == ReturnCode.BAD_REQUEST_DATA
-        for data in (None, "text", 3, {"data": b"one"}):
-            assert ask(data).get_return_code() == ReturnCode.BAD_REQUEST_DATA
-        monkeypatch.delenv(COORDINATOR)
-        for peer in ("clinics", "", None):
-            assert ask(b"one", peer).get_return_code() == ReturnCode.BAD_REQUEST_DATA
-        assert answerer.begun == []
+def test_what_an_exception_says_does_not_leave_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(monkeypatch) as (_, desk, ask):
+        desk.go.set()
+        assert ask(b"fault") == FAILED
+        assert ask(b"two") == answer_of(b"answer to two")  # and the next one is answered
+    with answering(monkeypatch, b"broken") as (_, _, ask):
+        assert ask(b"one") == FAILED
 
 
-def test_what_an_exception_says_does_not_leave_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with answering(tmp_path, monkeypatch) as (answerer, ask):
-        answerer.logger = SimpleNamespace(exception=lambda words: None)
-        answerer.go.set()
-        found = ask(b"fault")
-        assert found.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-        assert "987654" not in json.dumps(found, default=str)
-        assert ask(b"two")["data"] == b"answer to two"  # and the next one is answered
+def test_a_study_is_opened_once_in_each_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(monkeypatch) as (answerer, desk, ask):
+        desk.go.set()
+        for _ in range(3):
+            assert answerer(OPEN + head_of(b"{}") + b"{}") == BUSY
+        assert ask(b"one") == answer_of(b"answer to one")
+        assert desk.events == ["closed", b"{}"]
+        again = head_of(b"{}", 2)
+        assert answerer(OPEN + again + b"{}") == BUSY
+        assert ask(b"one") == UNKNOWN
+        assert answerer(ASK + again + b"one") == answer_of(b"answer to one")
+        assert desk.events == ["closed", b"{}", "closed", b"{}"]
 
 
-def test_a_station_that_cannot_be_opened_fails_without_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Any, study: bytes) -> Any:
-        raise RuntimeError("987654.321")
-
-    monkeypatch.setattr(Held, "open", broken)
-    with answering(tmp_path, monkeypatch) as (answerer, ask):
-        answerer.logger = SimpleNamespace(exception=lambda words: None)
-        found = ask(b"one")
-        assert found.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-        assert "987654" not in json.dumps(found, default=str)
+def test_a_site_that_is_told_to_end_waits_for_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(monkeypatch) as (answerer, desk, ask):
+        assert ask(b"one") == BUSY
+        assert not answerer.close(0.01)
+        desk.go.set()
+        monkeypatch.setattr(answerer, "close", lambda patience: True)
+        while desk.events[-1] != "closed":
+            time.sleep(0.01)
 
 
-def test_a_job_s_study_is_read_once_and_not_if_it_is_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, (study, expected) in enumerate([(b'{"a": 1}', b'{"a": 1}'), (bytes(MOST_STUDY + 1), b"")]):
-        with answering(tmp_path / str(number), monkeypatch, study) as (answerer, ask):
-            answerer.go.set()
-            ask(b"one")
-            assert answerer.study == expected
-        assert answerer.closed
+def test_a_study_is_not_opened_while_another_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(monkeypatch) as (answerer, desk, ask):
+        assert ask(b"one") == BUSY
+        for session in range(2, 40):
+            assert answerer(OPEN + head_of(b"more", session) + b"more") == BUSY
+            monkeypatch.setattr(nvflare, "HOLD", 0.001)
+        assert desk.events == ["closed", b"{}"]
+        desk.go.set()
 
 
-def test_nothing_comes_as_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with answering(tmp_path, monkeypatch) as (answerer, _):
-        found = answerer.execute("train", Shareable({"data": b"one"}), FLContext(), Signal())
-        assert found.get_return_code() == ReturnCode.TASK_UNKNOWN
-        assert answerer.begun == []
-
-
-def test_what_is_started_is_flare_s_own_program_with_the_kit_s_settings(tmp_path: Path) -> None:
-    """By our own Python, and it ends when we do."""
-    kit = kits(provisioned(tmp_path / "network"))["north"]
-    seen: dict[str, Any] = {}
-
-    class Popen:
-        def __init__(self, command: list[str], **rest: Any) -> None:
-            seen.update(rest, command=command)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvflare.subprocess, "Popen", Popen)
-        nvflare.start(kit, tmp_path / "log", {"A": "b"})
-    assert seen["command"][:2] == [nvflare.sys.executable, "-m"]
-    assert "nvflare.private.fed.app.client.client_train" in seen["command"]
-    assert "secure_train=true" in seen["command"]
-    assert (seen["env"]["A"], seen["env"][COORDINATOR]) == ("b", "clinics")
-    assert seen["env"]["PATH"] == os.environ["PATH"]
-    assert seen["command"][1:3] == ["-m", nvflare.GUARDED]
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"",
+        b"?",
+        ASK,
+        OPEN,
+        OPEN + bytes(SESSION + DIGEST),
+        OPEN + head_of(b"{}", 2) + b"{ }",
+        OPEN + head_of(bytes(MOST_STUDY + 1), 2) + bytes(MOST_STUDY + 1),
+        os.urandom(200),
+    ],
+    ids=["nothing", "unknown", "ask", "open", "no study", "another hash", "huge", "noise"],
+)
+def test_a_request_that_is_none_opens_nothing(monkeypatch: pytest.MonkeyPatch, request_: bytes) -> None:
+    with answering(monkeypatch) as (answerer, desk, ask):
+        assert answerer(request_) in (FAILED, UNKNOWN)
+        desk.go.set()
+        assert ask(b"one") == answer_of(b"answer to one")
+        assert desk.events == ["closed", b"{}"]

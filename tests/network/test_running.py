@@ -4,6 +4,7 @@ import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 pytest.importorskip("nvflare")
 
 from tacit.config import read_site
-from tacit.engines import nvflare
 from tacit.network import running
 from tacit.network.coordinator import withdrawn
 from tacit.network.station import Journal
@@ -21,11 +21,12 @@ NAMES = ["north", "south", "west"]
 
 
 @pytest.fixture
-def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(*arguments: Any, **rest: Any) -> Any:
-        raise AssertionError("a process was started")
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*arguments: Any, **rest: Any) -> Any:
+        raise AssertionError("a connection was opened")
 
-    monkeypatch.setattr(nvflare, "start", start)
+    monkeypatch.setattr(running, "Exchange", opened)
+    monkeypatch.setattr(running, "Connection", opened)
 
 
 @pytest.fixture
@@ -67,10 +68,9 @@ def test_init_makes_kits_and_site_files_for_this_machine_alone_by_default(clinic
         site = read_site(place / "site.toml")
         assert (site.settings.name, site.kit_folder) == (name, place / "kit")
         assert site.settings.insecure_seed is None
-        settled = json.loads((place / "kit" / "startup" / "fed_client.json").read_text())
-        assert settled["servers"][0]["service"]["target"] == "localhost:8102"
+        assert json.loads((place / "kit" / "kit.json").read_text()) == {"name": name, "host": "localhost", "port": 8102}
     noted = json.loads((network / "network.json").read_text())
-    assert noted == {"project": "clinics", "host": "localhost", "port": 8102, "sites": NAMES}
+    assert noted == {"host": "localhost", "port": 8102, "sites": NAMES}
     assert running.read_network(network) == noted
 
 
@@ -88,7 +88,7 @@ def test_init_given_again_adds_what_is_lacking_and_keeps_the_rest(clinics: Any, 
     first = ("network", "init", clinics.study.path, "--out", network)
     assert run(*first, "--sites", "north")[0] == 0
     (network / "sites" / "north" / "site.toml").write_text("# mine\n")
-    certificate = network / "sites" / "north" / "kit" / "startup" / "client.crt"
+    certificate = network / "sites" / "north" / "kit" / "holder.pem"
     before = certificate.read_bytes()
     assert run(*first)[0] == 0
     assert (network / "sites" / "north" / "site.toml").read_text() == "# mine\n"
@@ -124,7 +124,7 @@ def test_init_refuses_another_address_and_a_folder_that_is_no_network(clinics: A
     assert not (clinics.folder / "north" / "network.json").exists()
 
 
-@pytest.mark.parametrize("name", ["1", "yes", "a b", "ü", "operator"])
+@pytest.mark.parametrize("name", ["1", "a b", "ü", "server", "coordinator"])
 def test_init_refuses_sites_that_no_certificate_can_name(clinics: Any, run: Run, name: str) -> None:
     path = clinics.study.path
     path.write_text(path.read_text().replace('name = "west"', f'name = "{name}"'))
@@ -151,7 +151,7 @@ def test_without_flare_commands_say_how_to_install_it(clinics: Any, run: Run, mo
 # --- tacit serve, up to its process -------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_no_processes")
+@pytest.mark.usefixtures("_no_network")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -170,7 +170,7 @@ def test_serve_refuses_before_it_starts_anything(
     assert not out.exists()
 
 
-@pytest.mark.usefixtures("_no_processes")
+@pytest.mark.usefixtures("_no_network")
 def test_serve_needs_a_kit_of_every_site(clinics: Any, run: Run) -> None:
     network, out = clinics.folder / "network", clinics.folder / "out"
     running.init(clinics.study, network, ["north", "south"], "localhost", 8102)
@@ -179,7 +179,7 @@ def test_serve_needs_a_kit_of_every_site(clinics: Any, run: Run) -> None:
     assert not out.exists()
 
 
-@pytest.mark.usefixtures("_no_processes")
+@pytest.mark.usefixtures("_no_network")
 def test_serve_takes_one_folder_for_one_study_and_for_one_process(clinics: Any, run: Run, network: Path) -> None:
     out = clinics.folder / "out"
     out.mkdir()
@@ -193,30 +193,28 @@ def test_serve_takes_one_folder_for_one_study_and_for_one_process(clinics: Any, 
     check_refused(found, f"out={out} holds a study with another rounds, 3 and not 2, whose budget is spent")
 
 
-@pytest.mark.usefixtures("_no_processes")
+@pytest.mark.usefixtures("_no_network")
 def test_a_study_that_is_finished_is_not_served_again(clinics: Any, network: Path) -> None:
     out = clinics.folder / "out"
     out.mkdir()
     (out / "result.json").write_text("{}")
     clinics.study.claim(out)
     running.serve(clinics.study.path, network, out)
-    assert not (out / "served.json").exists()
+    assert not (out / "serve.lock").exists()
 
 
 # --- tacit join, up to its process --------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_no_processes")
+@pytest.mark.usefixtures("_no_network")
 def test_join_needs_a_kit_of_its_own(clinics: Any, run: Run, network: Path) -> None:
-    check_refused(
-        run("join", clinics.path("north")), "is no start-up kit of a site; expected one of 'tacit network init'"
-    )
+    check_refused(run("join", clinics.path("north")), "is no start-up kit; expected one of 'tacit network init'")
     (clinics.folder / "north" / "kit").symlink_to(network / "sites" / "south" / "kit")
-    check_refused(run("join", clinics.path("north")), "is of site 'south'; expected one of 'north'")
+    check_refused(run("join", clinics.path("north")), "is of 'south'; expected one of 'north'")
     assert not clinics.state("north").exists()
 
 
-@pytest.mark.usefixtures("_no_processes")
+@pytest.mark.usefixtures("_no_network")
 def test_a_site_is_joined_once(clinics: Any, run: Run, network: Path) -> None:
     (clinics.folder / "north" / "kit").symlink_to(network / "sites" / "north" / "kit")
     clinics.state("north").mkdir()
@@ -225,15 +223,45 @@ def test_a_site_is_joined_once(clinics: Any, run: Run, network: Path) -> None:
         check_refused(run("join", clinics.path("north")), "site north is joined already; end that process first")
 
 
-@pytest.mark.usefixtures("_no_processes")
-def test_join_hardens_the_kit_before_its_process_starts(clinics: Any, network: Path) -> None:
-    kit = network / "sites" / "north" / "kit"
-    (clinics.folder / "north" / "kit").symlink_to(kit)
-    with pytest.raises(AssertionError, match="a process was started"):
+@pytest.mark.usefixtures("_no_network")
+@pytest.mark.parametrize("state", ["kit/state", "kit", "."])
+def test_state_and_kit_are_folders_of_their_own(clinics: Any, run: Run, network: Path, state: str) -> None:
+    """Who replaces a kit, or hands it on, must not touch the ledger."""
+    (network / "sites" / "north" / "kit").rename(clinics.folder / "north" / "kit")
+    clinics.set("north", state=state)
+    check_refused(run("join", clinics.path("north")), "are one inside the other; give them folders of their own")
+    assert not list(clinics.folder.rglob("join.lock"))
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_a_site_s_folders_are_its_own_and_nothing_in_them_is_removed(clinics: Any, network: Path) -> None:
+    (network / "sites" / "north" / "kit").rename(clinics.folder / "north" / "kit")
+    job = clinics.folder / "north" / "kit" / "0f8fad5b-d9cb-469f-a165-70867728950e"
+    job.mkdir()
+    with pytest.raises(AssertionError, match="a connection was opened"):
         running.join(clinics.path("north"), lambda words: None)
-    resources = json.loads((kit / "local" / "resources.json").read_text())
-    assert resources["class_allow_list"] == [running.EXECUTOR]
+    assert job.is_dir()
     assert clinics.state("north").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_holder_is_told_when_the_connection_changes_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    here = iter([False, False, True, True, False, False, False, True])
+    connection: Any = SimpleNamespace(is_connected=lambda: next(here))
+    troubles = iter(["it cannot be reached", "it cannot be reached", "its certificate is false", "", ""])
+    monkeypatch.setattr(running, "UNSETTLED", -1.0)
+    monkeypatch.setattr(running.certificates, "trouble", lambda kit: next(troubles))
+    kit: Any = SimpleNamespace(name="north")
+    watch = running._Watch(kit, connection, said.append)
+    for _ in range(8):
+        watch.look()
+    connected = "north: connected to the coordinator; waiting for what it asks"
+    assert said == [
+        "north: it cannot be reached",
+        connected,
+        "north: its certificate is false",
+        connected,
+    ]
 
 
 def test_a_holder_is_told_of_whole_lines_of_the_log_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +24,12 @@ from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
 from tacit.federated.site import NO_BUDGET, NO_LEDGER, NO_ROOM
 from tacit.network import station as station_module
 from tacit.network.agreement import Agreement
-from tacit.network.station import HELLO, UNWRITABLE, Journal
+from tacit.network.station import HELLO, UNWRITABLE, Journal, asdict_of
 from tacit.privacy import accounting
 from tacit.privacy.events import Gaussian, compose
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.randomness import is_secure
-from tacit.study import name_of
+from tacit.study import name_of, shortened
 
 pytestmark = pytest.mark.xdist_group("clinics")  # one process, so that their programs are compiled once
 
@@ -122,6 +123,7 @@ OBJECTIONS: dict[str, tuple[dict[str, Any], Callable[[Any], Any], str]] = {
     "infinity": ({}, of_site(epsilon=float("inf")), "the budget or the places of a site are no sensible numbers"),
     "beyond all floats": ({}, of_site(epsilon=10**400), "the budget or the places of a site are no sensible numbers"),
     "more rounds than a list": ({"most_rounds": None}, of_plan(rounds=10**9), "its rounds are more than"),
+    "more steps than end": ({}, of_plan(steps=10**6), "its steps are more than"),
 }
 
 
@@ -743,6 +745,26 @@ def test_scores_are_released_once(clinics: Any) -> None:
     assert station.refusal == ""
 
 
+def test_records_are_held_out_by_a_secret_of_the_site_that_stays(clinics: Any) -> None:
+    """Made where a study asks for scores and the noise is not seeded; a station that begins again splits alike."""
+    clinics.study = clinics.read(evaluation=0.1)
+    clinics.set("north", insecure_seed=None)
+    key = clinics.state("north") / "held-out.key"
+    found = []
+    for _ in range(2):
+        setup = clinics.open("north").setup
+        found.append(np.asarray(setup.access("evaluation", 0, setup.public_scaling()).present))
+    np.testing.assert_array_equal(*found)
+    assert len(key.read_bytes()) == 32
+    assert key.stat().st_mode & 0o777 == 0o600
+    clinics.stations["north"].close()
+    key.unlink()
+    setup = clinics.open("north").setup
+    assert np.any(np.asarray(setup.access("evaluation", 0, setup.public_scaling()).present) != found[0])
+    clinics.open("south")
+    assert not (clinics.state("south") / "held-out.key").exists(), "a seed is a secret's place"
+
+
 def test_a_refusal_for_want_of_budget_tells_what_is_spent_only_where_that_is_shared(clinics: Any) -> None:
     for spent in (True, False):
         clinics.set(NORTH, spent=spent)
@@ -830,3 +852,53 @@ def test_a_ledger_that_is_older_than_what_was_answered_is_not_used(clinics: Any,
 def test_a_study_that_was_only_proposed_leaves_nothing_but_a_line_in_the_log(clinics: Any) -> None:
     clinics.open(NORTH)
     assert {path.name for path in clinics.state(NORTH).iterdir()} == {"audit.jsonl", "ledger.sqlite", "lock"}
+
+
+# --- What little a study costs, it cannot fill a site with ---------------------------------------------------------
+
+
+def test_a_message_that_is_not_sound_leaves_nothing_at_a_site(clinics: Any) -> None:
+    """Neither a folder nor scales: those of the first message that is answered are the study's."""
+    clinics.open("north")
+    folders = set(clinics.state("north").iterdir())
+    scales = asdict_of(clinics.setup().public_scaling())
+    other = {name: np.asarray(value) + np.float32(1) for name, value in scales.items()}
+    found = clinics.ask("north", phase="inference", scaling=other, content=np.zeros(3, np.float32))
+    assert isinstance(found, Refusal)
+    assert set(clinics.state("north").iterdir()) <= {*folders, clinics.state("north") / "audit.jsonl"}
+    assert isinstance(clinics.ask("north", phase="inference"), Update), "other scales than those of what was refused"
+    assert clinics.charged("north") == 1
+
+
+def test_a_site_takes_part_in_so_many_studies_and_no_more(clinics: Any) -> None:
+    clinics.set("north", studies=None)
+    path = clinics.path("north")
+    path.write_text(path.read_text().replace("most_rounds", "most_studies = 2\nmost_rounds"))
+    for number, is_open in enumerate([True, True, False]):
+        clinics.study = clinics.read(name=f"study-{number}", epsilon=0.1)
+        station = clinics.open("north")
+        assert (station.refusal == "") == is_open, station.refusal
+        if is_open:
+            assert isinstance(clinics.ask("north", phase="scaling"), Update)
+    assert "as many studies as it allows" in clinics.stations["north"].refusal
+    clinics.study = clinics.read(name="study-1", epsilon=0.1)
+    assert clinics.open("north").refusal == "", "one that was begun goes on"
+
+
+def test_a_study_of_a_thousand_budgets_is_not_calibrated(clinics: Any) -> None:
+    sent = clinics.agreement()
+    more = [[f"site-{j}", 1 + j / 1000, 1e-4, 40] for j in range(200)]
+    sent["sites"] += more
+    assert "more than 100 different budgets" in clinics.open("north", sent).refusal
+
+
+def test_a_study_s_name_has_the_whole_hash_of_what_sites_agree_on(clinics: Any) -> None:
+    """Sites sign it where sums are secure: of a short one a coordinator could find two plans with one name."""
+    name = name_of(clinics.setup())
+    assert re.fullmatch("clinics-[0-9a-f]{64}", name)
+    assert shortened(f"{name}/inference") == f"{name[:20]}/inference"
+    names = {name}
+    for change in ({"schedule_seed": 1}, {"rounds": 2}, {"epsilon": 1.0}, {"delta": 1e-5}, {"prior_deviation": 2.0}):
+        clinics.study, clinics._setup = clinics.read(**change), None
+        names.add(name_of(clinics.setup()))
+    assert len(names) == 6

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
 from tacit.privacy import accounting as acc
+from tacit.privacy import losses
 from tacit.privacy.events import (
     Composed,
     Event,
@@ -103,15 +104,19 @@ def limiting_delta(row: dict):
     """δ as a function of ε as the grid goes to zero, from three grids: the error is a series in the grid's square."""
     found = acc.parts(event_of(row), row["adjacency"])
     assert found is not None
-    steps = sum(found.values())
-    start = 2 if steps >= 100_000 else 1 if steps > 1000 else 1 / 4  # many steps: rounding grows on finer grids
-    grid = acc._grid(found, row["adjacency"]) * start
-    losses = [acc._composed(found, row["adjacency"], grid / n) for n in (1, 2, 4)]
+    grids = []
+    for steps in acc._directions(found, row["adjacency"]):
+        seen = losses.view_for_epsilon(steps, row["epsilon"])
+        grid = seen.first_grid(1e-4)
+        grids.append([losses.compose(steps, seen, grid / n) for n in (1, 2, 4)])
 
     def delta(epsilon: float) -> float:
-        first, second, third = (float(loss.get_delta_for_epsilon(epsilon)) for loss in losses)
-        one, two = (4 * second - first) / 3, (4 * third - second) / 3
-        return (16 * two - one) / 15
+        def limit(of: list[losses.Loss]) -> float:
+            first, second, third = (float(loss.delta(np.array([epsilon]))[0]) for loss in of)
+            one, two = (4 * second - first) / 3, (4 * third - second) / 3
+            return (16 * two - one) / 15
+
+        return max(map(limit, grids))
 
     return delta
 
@@ -141,9 +146,9 @@ def test_exact_deltas_are_met(row):
     price = acc.delta(event_of(row), row["epsilon"], "pld", row["adjacency"])
     assert published - row["tolerance"] <= price <= published * (1 + 1e-3)
     value = limiting_delta(row)(row["epsilon"])
-    # dp-accounting's masses under replace-one carry a rounding of some 1e-10 a step: seen at 100,000 steps only.
+    # Of the row at 100,000 steps under replace-one the published figure is 1.2e-6 too small: the contour integral says so.
     steps = row["steps"] if isinstance(row["steps"], int) else sum(row["steps"])
-    assert value == pytest.approx(published, abs=max(row["tolerance"], 1e-10 * steps))
+    assert value == pytest.approx(published, abs=max(row["tolerance"], 2e-11 * steps))
 
 
 @pytest.mark.parametrize("row", rows("calibrated_sigma", "RDP", "PRV", "exact", "PLD"))
@@ -430,7 +435,6 @@ def test_calibration_never_exceeds_its_target(target, rate, steps, adjacency):
         (Composed((Gaussian(1.0), Gaussian(1.0, unit="person"))), {"delta": 1e-5}, "different units"),
         (Gaussian(1.0, adjacency="replace-one"), {"delta": 1e-5}, "says nothing about add-remove"),
         (FixedSizeSampled(100, 10, Gaussian(1.0)), {"delta": 1e-5}, "replace-one"),
-        (Repeated(PoissonSampled(0.1, Gaussian(1.0)), 1_000_000), {"delta": 1e-9}, "below what pld can resolve"),
     ],
 )
 def test_what_cannot_be_priced_is_refused_with_a_sentence(event, arguments, words):

@@ -7,8 +7,10 @@ to whoever sees them: keep them with the data.
 """
 
 import csv
+import hashlib
 import math
 import reprlib
+import struct
 import tomllib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +26,8 @@ Bounds = tuple[Any, Any] | Mapping[str, tuple[float, float]]
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")  # in text; unless a category
 FILES = "a file that ends in .csv or .parquet"
 MOST_NAMED = 10  # columns or categories in a message
+DIGEST_BYTES = 16  # of a record's content
+_CELL_BYTES = 9  # of one value on the way there: what it is, and eight bytes of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,7 @@ class Table:
     0, 1, ... stand for. `notes` go into the statement, `schema` to whoever encodes further records in the same way.
     `remarks` are for the holder of the data alone: they are facts about the records, and go into no result; so are
     `ids`, the columns among the features that look like names of records.
+    `digests` stand for the content of each record, as `digests_of` makes them of a file; None for records from arrays.
     """
 
     features: np.ndarray
@@ -49,6 +54,7 @@ class Table:
     schema: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
+    digests: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -147,7 +153,8 @@ class Table:
         features = _encode(frame, kinds, "give them with --categories, or recode them")
         groups = None if unit is None else frame[unit].factorize()[0]
         table = cls._of_kinds(features, y, kinds, target, classes, facts, groups)
-        return replace(table, remarks=_remarks(frame, names, target), ids=_ids(frame, names))
+        more: dict[str, Any] = {"ids": _ids(frame, names), "digests": digests_of(frame)}
+        return replace(table, remarks=_remarks(frame, names, target), **more)
 
     @classmethod
     def of_facts(cls, target: str, model: str, columns: Sequence[str], facts: "Facts") -> "Table":
@@ -213,7 +220,26 @@ class Table:
 
     def without_records(self) -> "Table":
         """What is public about the table: the same columns and no rows."""
-        return replace(self, features=self.features[:0], target=self.target[:0], groups=None, remarks=(), ids=())
+        return replace(self.rows(slice(0)), groups=None, remarks=(), ids=())
+
+    def rows(self, places: Any) -> "Table":
+        """These records alone, as an index of numpy's chooses them."""
+        groups, digests = (None if part is None else part[places] for part in (self.groups, self.digests))
+        return replace(self, features=self.features[places], target=self.target[places], groups=groups, digests=digests)
+
+    def contents(self) -> np.ndarray:
+        """16 bytes for each record, of its own content alone: no other record and no place has a part in them.
+
+        Of a file, its whole row (`digests_of`); of arrays, its features and its target. Equal records have equal ones.
+        """
+        if self.digests is None:
+            names = [*map(str, range(self.features.shape[1])), "target"]
+            return _digests(dict(zip(names, [*self.features.T, self.target], strict=True)))
+        if len(self.digests) != len(self.target):
+            raise ValueError(
+                f"{len(self.digests)} digests for {len(self.target)} records; take a part of a table by rows(...)"
+            )
+        return self.digests
 
     @property
     def categories(self) -> int:
@@ -408,6 +434,10 @@ def _refuse_repeated(what: str, names: list[str]) -> None:
 def _read_csv(path: Path, listed: Mapping[str, Sequence[str]], what: str) -> Any:
     import pandas
 
+    # Numbers as Python reads them: else the last digit of one would depend on whether another row makes the column
+    # text. From version 3.1 on pandas does so by itself, and the option is gone.
+    is_old = tuple(map(int, pandas.__version__.split(".")[:2])) < (3, 1)
+    precision: dict[str, Any] = {"float_precision": "round_trip"} if is_old else {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header = next((line for line in csv.reader(file, skipinitialspace=True) if line), [])
@@ -423,6 +453,7 @@ def _read_csv(path: Path, listed: Mapping[str, Sequence[str]], what: str) -> Any
                 low_memory=False,
                 na_values={name: [v for v in MISSING if v not in listed.get(name, ())] for name in header},
                 skipinitialspace=True,
+                **precision,
             )
     except pandas.errors.ParserWarning:
         reason = "a line has more values than there are column names"
@@ -447,6 +478,79 @@ def _read_parquet(path: Path, what: str) -> Any:
         return table.to_pandas(ignore_metadata=True)
     except (pyarrow.ArrowException, OSError):
         raise ValueError(f"{what}={path} cannot be read as Parquet; expected {FILES}") from None
+
+
+# --- What a record is, whatever stands beside it ------------------------------------------------------------------
+
+
+def digests_of(frame: Any) -> np.ndarray:
+    """16 bytes for each row of a frame, (rows, 16), that depend on nothing but the values in that row.
+
+    Not on its place, on the order of columns, on which of them a study uses, or on what pandas takes a column for,
+    which one other row can change: each value is brought to one form by itself.
+
+    | value                                              | stands as                                |
+    |----------------------------------------------------|------------------------------------------|
+    | a number, or text that Python reads as one         | the nearest number of double precision   |
+    | missing, not-a-number, or a text of `MISSING`      | one word for all                         |
+    | True and False, or these words, whatever the case  | the word                                 |
+    | any other                                          | its text, without spaces around it       |
+    """
+    return _digests({str(name): frame.iloc[:, place] for place, name in enumerate(frame.columns)})
+
+
+def _digests(columns: Mapping[str, Any]) -> np.ndarray:
+    cells = [_cells(columns[name]) for name in sorted(columns)]
+    rows = np.ascontiguousarray(np.concatenate(cells, axis=1)) if cells else np.zeros((0, 0), np.uint8)
+    width, plain = rows.shape[1], rows.tobytes()
+    made = (plain[start : start + width] for start in range(0, len(plain), max(1, width)))
+    found = b"".join(hashlib.blake2b(row, digest_size=DIGEST_BYTES).digest() for row in made)
+    return np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def _cells(column: Any) -> np.ndarray:
+    """(rows, 9) bytes of a column: for each value what it is, and its number or the hash of its word."""
+    if column.dtype.kind in "iuf":
+        values = column.to_numpy(float, na_value=np.nan) if hasattr(column, "to_numpy") else column.astype(float)
+        missing = np.isnan(values)
+        numbers = np.where(missing, 0.0, values + 0.0).astype("<f8")[:, None]  # + 0.0: there is one zero
+        return np.concatenate([np.where(missing, 0, 1).astype(np.uint8)[:, None], numbers.view(np.uint8)], axis=1)
+    known: dict[str, bytes] = {}  # of text alone: 1 and True would be one key
+    found = []
+    for value in column:
+        if type(value) is not str:
+            found.append(_cell(value))
+            continue
+        if value not in known:
+            known[value] = _cell(value)
+        found.append(known[value])
+    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, _CELL_BYTES)
+
+
+def _cell(value: Any) -> bytes:
+    """One value, by itself."""
+    number, word = _number(value), ""
+    if number is None:
+        word = str(value).strip()
+        word = word.lower() if word.lower() in ("true", "false") else word
+        return b"\2" + hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=_CELL_BYTES - 1).digest()
+    return bytes(_CELL_BYTES) if math.isnan(number) else b"\1" + struct.pack("<d", number + 0.0)
+
+
+def _number(value: Any) -> float | None:
+    """A value as a number, not-a-number if it is missing; None for other words."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    if isinstance(value, int | float | np.integer | np.floating):
+        try:
+            return float(value)
+        except OverflowError:  # an integer beyond all floats
+            return math.inf if value > 0 else -math.inf
+    word = str(value).strip()
+    try:
+        return math.nan if word in MISSING else float(word)
+    except ValueError:
+        return None
 
 
 # --- From columns to numbers -------------------------------------------------------------------------------------

@@ -1,399 +1,198 @@
-"""Bytes between a coordinator and sites on other machines, by NVIDIA FLARE. Nothing here knows a study or a posterior.
+"""Bytes between a coordinator and its sites, over NVIDIA FLARE's authenticated channel. Nothing here knows a study.
 
-FLARE brings certificates, mutual TLS, connections that sites open (they dial out), and a process for each job. A
-**job** is one sitting of a study: it carries `study.json` and the names of two classes that are installed with tacit,
-and no code. What a site's policy lets a job do is written by `harden`, into the site's own kit: nothing but the one
-executor, no code of a job's, no shell, no streaming of logs.
+FLARE brings connections that sites open (they dial out), mutual TLS, and names that are bound to certificates. That is
+all that is used of it: one `CoreCell` in each process, with one kind of message. There are no jobs, no job processes,
+no administration, no file transfer and no code that travels. What a site runs is installed there, and always the same.
 
 | part          | where       | what                                                                                |
 |---------------|-------------|-------------------------------------------------------------------------------------|
-| `provision`   | organiser   | a certificate authority, and a start-up kit for the coordinator and for every site   |
-| `start`       | both        | FLARE's own process, tied to the life of ours                                        |
-| `Operator`    | coordinator | who is connected; begins and ends sittings                                           |
-| `Coordinator` | coordinator | the job's controller: `conduct(post)` is all that is left to say                     |
-| `Answerer`    | site        | the job's executor: `open(study)` gives the function that answers bytes by bytes     |
+| `Exchange`    | coordinator | who is connected; a request to one of them, and its reply                            |
+| `Post`        | coordinator | requests to many sites at once, sent again until there is an answer or patience ends |
+| `Answerer`    | site        | what a site does with a request: `open(study)` gives the function that answers bytes |
+| `Connection`  | site        | dials the coordinator, and hands its requests to an answerer                         |
 
-Messages are requests over FLARE's auxiliary channel, one round trip each. (Its tasks are fetched by sites that ask now
-and then, in three round trips.) A site that is still at work says so every few seconds; so one that says nothing is
-away. A request may be sent twice: that a round is answered once is the site's business, not the channel's.
+**The gate** stands where a message enters a cell, before FLARE decodes, counts or keeps anything of it. It lets through
+requests of the coordinator (at a site) and replies of the site that was asked (at the coordinator), made of plain
+bytes, and drops everything else without an answer: FLARE's own requests, its deserialiser, messages that are passed on
+for others, and replies in another's name. What a peer sends reaches FLARE's framing (lengths, and headers in msgpack),
+`Answerer` here, and `federated.messages`; no other parser.
+
+**A request** is one byte that says what it is, 16 bytes that name the session, 32 that are the hash of the study, and
+the rest. A site that does not know the session's study asks for it. So a site may come, go and come back as it likes.
+A request may be sent twice: that a round is answered once is the site's business, not the channel's.
 """
 
 import contextlib
 import hashlib
-import io
-import json
+import logging
+import logging.handlers
 import os
 import queue
-import re
-import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from nvflare.apis.event_type import EventType
-from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.apis.signal import Signal
-from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
-from nvflare.app_common.job_launcher.server_process_launcher import ServerProcessJobLauncher
-from nvflare.fuel.utils.argument_utils import parse_vars
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong with a connection is said by `certificates.trouble`
 
-from tacit.engines.guarded import OWN_NAME
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessagePropKey, MessageType, ReturnCode
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.message import Message
 
-TOPIC = "tacit"
-GUARDED = "tacit.engines.guarded"  # all of FLARE's programs are begun through it
-COORDINATOR = "TACIT_COORDINATOR"  # the variable that says what the coordinator calls itself, by the site's own kit
+from tacit.engines.certificates import Kit
+
+SERVER = "server"  # what FLARE calls the coordinator
+CHANNEL, TOPIC = "tacit", "ask"
+OPEN, ASK = b"O", b"A"  # kinds of requests
+ANSWER, BUSY, UNKNOWN, FAILED = b"a", b"b", b"u", b"f"  # kinds of replies
+SESSION, DIGEST = 16, 32  # bytes
+MOST_STUDY = 2**20  # bytes
+MOST_MESSAGE = 2**28
+MOST_LOG = 2**20
 HOLD = 5.0  # seconds for which a site that is at work holds a request, before it says that it is
 UNHEARD = 2 * HOLD  # seconds without any word after which a request is sent again
 PAUSE = 0.5  # seconds before a site that cannot be reached is tried again
-HEARTBEAT = 2  # seconds between signs of life of a site's process
-DAYS_BEHIND = 2  # by which a site's clock may be behind that of who makes certificates
-AUTHORITY_DAYS = 3650  # of the authority's own certificate; FLARE gives the others 360
-OPERATOR = "operator@tacit.local"
-ORGANISATION = "coordinator"
-ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
-TAKEN = ("server", "all", "coordinator", "operator")  # by FLARE and by the other kits
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
-MOST_STUDY = 2**20  # bytes of a study in a job
+ALIVE = 10_000  # milliseconds without a byte after which a connection is probed
+
+Answer = Callable[[bytes], tuple[bytes, str]]
 
 
-# --- Certificates and kits ----------------------------------------------------------------------------------------
+# --- The channel --------------------------------------------------------------------------------------------------
 
 
-def check_site_name(name: str) -> None:
-    """Refuse what cannot be in a certificate, or what FLARE would read as a number or as yes and no."""
-    if not NAME.fullmatch(name) or parse_vars([f"uid={name}"])["uid"] != name or name in TAKEN:
-        raise ValueError(
-            f"site {name!r}; expected a name of two or more letters, digits, - and _, a letter first, for a certificate"
-        )
+def refuses(message: Message, own: str) -> bool:
+    """The gate: whether a message is none that this process has any business with. own: its name.
 
-
-def check(sites: Sequence[str], host: str) -> None:
-    """Refuse what `provision` would."""
-    for name in sites:
-        check_site_name(name)
-    if not ADDRESS.fullmatch(host):
-        raise ValueError(f"address={host!r}; expected the host name of the coordinator, as sites will dial it")
-
-
-def provision(
-    folder: Path, project: str, sites: Sequence[str], host: str, port: int, renew: Sequence[str] = ()
-) -> None:
-    """Certificates and start-up kits: `folder/coordinator`, `folder/operator`, `folder/sites/NAME/kit`.
-
-    `folder/authority` holds the key that signs them all. Kits that are there stay as they are, but for those that are
-    named in `renew`, which get new keys and certificates ("coordinator" and "operator" too).
+    Where a message says that it is from must be where its connection is to, which FLARE holds against the certificate.
     """
-    from nvflare.lighter.entity import Project
-    from nvflare.lighter.impl.cert import CertBuilder
-    from nvflare.lighter.impl.signature import SignatureBuilder
-    from nvflare.lighter.impl.static_file import StaticFileBuilder
-    from nvflare.lighter.impl.workspace import WorkspaceBuilder
-    from nvflare.lighter.provisioner import Provisioner
-
-    class Backdated(CertBuilder):
-        """A certificate that is new is valid also by a clock that is behind."""
-
-        @staticmethod
-        def _generate_cert(*args: Any, not_valid_before: datetime | None = None, **more: Any) -> Any:
-            start = (not_valid_before or datetime.now(UTC)) - timedelta(days=DAYS_BEHIND)
-            return CertBuilder._generate_cert(*args, not_valid_before=start, **more)
-
-    check(sites, host)
-    if project in sites:  # it is what the coordinator calls itself, and by which sites know it
-        raise ValueError(f"site {project!r} has the name of the study; give one of them another name")
-    authority = folder / "authority"
-    authority.mkdir(parents=True, exist_ok=True)
-    authority.chmod(0o700)
-    places = {"coordinator": folder / "coordinator", "operator": folder / "operator"}
-    places |= {name: folder / "sites" / name / "kit" for name in sites}
-    subjects = {"coordinator": host, "operator": OPERATOR} | {name: name for name in sites}
-    kept = {name for name, place in places.items() if place.exists() and name not in renew}
-    _forget(authority / project / "state" / "cert.json", [subjects[name] for name in places if name not in kept])
-    plan = Project(project, "a study of tacit", props={"api_version": 3})
-    plan.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
-    plan.add_admin(OPERATOR, ORGANISATION, {"role": "project_admin"})
-    for name in sites:
-        plan.add_client(name, re.sub("[^A-Za-z0-9_]", "_", name), {"allow_log_streaming": False})
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        builders = [
-            WorkspaceBuilder(["master_template.yml"]),
-            StaticFileBuilder(config_folder="config"),
-            Backdated(root_valid_days=AUTHORITY_DAYS),
-            SignatureBuilder(),
-        ]
-        made = Provisioner(str(authority), builders).provision(plan)
-    if made.get("build_error"):
-        raise ValueError(f"certificates could not be made: {said.getvalue().strip().splitlines()[-1]}")
-    source = max((authority / project).glob("prod_*"))
-    for name, place in places.items():
-        if name in kept:
-            continue
-        if place.exists():  # what a site has changed in its own policy stays
-            for file in (source / subjects[name] / "startup").iterdir():
-                shutil.copy2(file, place / "startup" / file.name)
-            continue
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source / subjects[name], place)
-        place.chmod(0o700)
-    shutil.rmtree(source)
+    head = message.get_header
+    is_site = own != SERVER
+    endpoint = message.get_prop(MessagePropKey.ENDPOINT)
+    peer = getattr(endpoint, "name", None)
+    payload = message.payload
+    encodings = (Encoding.BYTES,) if is_site else (Encoding.BYTES, Encoding.NONE)
+    return not (
+        (peer == SERVER) == is_site
+        and head(MessageHeaderKey.MSG_TYPE) == (MessageType.REQ if is_site else MessageType.REPLY)
+        and head(MessageHeaderKey.ORIGIN) == head(MessageHeaderKey.FROM_CELL) == peer
+        and head(MessageHeaderKey.DESTINATION) == head(MessageHeaderKey.TO_CELL) == own
+        and (head(MessageHeaderKey.CHANNEL), head(MessageHeaderKey.TOPIC)) == (CHANNEL, TOPIC)
+        and _is_direct(head(MessageHeaderKey.ROUTE), peer)
+        and head(MessageHeaderKey.PAYLOAD_ENCODING) in encodings
+        and not head(MessageHeaderKey.SECURE)
+        and (payload is None or isinstance(payload, bytes | bytearray | memoryview))
+        and (payload is None or len(payload) <= MOST_MESSAGE)
+    )
 
 
-def _forget(state: Path, subjects: Sequence[str]) -> None:
-    """Certificates of these are made anew."""
-    if state.exists():
-        known = json.loads(state.read_text())
-        state.write_text(json.dumps({name: value for name, value in known.items() if name not in subjects}))
+def _is_direct(route: Any, peer: str | None) -> bool:
+    """Whether a message's route begins, and ends, where its connection is to: FLARE keeps statistics by it."""
+    return isinstance(route, list) and len(route) == 1 and len(route[0]) == 2 and route[0][0] == peer
 
 
-def check_certificate(kit: Path, name: str) -> None:
-    """Refuse a kit whose certificate nobody would accept: another's, of another authority, or out of date.
+class GatedCell(CoreCell):
+    """A cell of FLARE's that takes in what passes the gate and nothing else."""
 
-    FLARE's own process says nothing of it, and waits for good.
-    """
-    from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
-
-    startup = kit / "startup"
-    place = startup / ("server.crt" if (startup / "server.crt").exists() else "client.crt")
-    remedy = "ask who runs the network for a new kit, made by 'tacit network init --renew'"
-    try:
-        own, root = (x509.load_pem_x509_certificate(file.read_bytes()) for file in (place, startup / "rootCA.pem"))
-        names = [
-            part.rfc4514_string().removeprefix("CN=")
-            for part in own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-        ]
-        own.verify_directly_issued_by(root)
-    except (OSError, ValueError, TypeError, InvalidSignature):
-        raise ValueError(f"certificate={place} is not of the kit's authority; {remedy}") from None
-    if names != [name]:
-        raise ValueError(f"certificate={place} is of {names[0] if names else 'nobody'!r}, not of {name!r}; {remedy}")
-    if datetime.now(UTC) > own.not_valid_after_utc:
-        raise ValueError(f"certificate={place} expired on {own.not_valid_after_utc:%Y-%m-%d}; {remedy}")
-
-
-# What the operator of a study may ask of a site, and nobody anything else. "byoc" is code that comes with a job.
-ALLOWED = {"submit_job": "any", "manage_job": "any", "view": "any"}
-RIGHTS: tuple[str, ...] = (*ALLOWED, "clone_job", "download_job", "operate", "shell_commands", "byoc")
-RIGHTS += ("server-predeployed-flwr",)
-
-
-def harden(kit: Path, classes: Sequence[str], folder: Path) -> None:
-    """Write the policy of a kit: jobs may use these classes and bring no code; no shell, no logs that leave.
-
-    folder: where a coordinator's FLARE keeps its files. Call it whenever a process is started: it is the site's word
-    that counts, not what the kit came with.
-    """
-    local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text())
-    resources |= {
-        "class_list_enforcement_mode": "enforce",
-        "class_allow_list": list(classes),
-        "allow_log_streaming": False,
-    }
-    kept = [part for part in resources["components"] if "log" not in part["id"]]
-    is_site = (kit / "startup" / "fed_client.json").exists()
-    for part in kept:
-        if part["id"] == "process_launcher":
-            part["path"] = f"{__name__}.{'SiteLauncher' if is_site else 'CoordinatorLauncher'}"
-        if part["id"] == "job_scheduler":
-            part["args"] = {"max_jobs": 1, "min_schedule_interval": 1.0, "max_schedule_interval": 5.0}
-        if part["id"] == "job_manager":
-            part["args"]["uri_root"] = str(folder / "jobs")
-    resources["components"] = kept
-    if "snapshot_persistor" in resources:
-        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(folder / "snapshots")
-        resources["servers"][0]["heart_beat_timeout"] = 15 * HEARTBEAT
-    permissions = {role: dict.fromkeys(RIGHTS, "none") for role in ("project_admin", "org_admin", "lead", "member")}
-    permissions["project_admin"] |= ALLOWED
-    put(local / "resources.json", json.dumps(resources, indent=1))
-    put(local / "authorization.json", json.dumps({"format_version": "1.0", "permissions": permissions}, indent=1))
-
-
-def put(path: Path, text: str) -> None:
-    """All or nothing: a reader finds the old file or the new one."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text)
-    new.replace(path)
-
-
-# --- Processes ----------------------------------------------------------------------------------------------------
-
-
-def start(kit: Path, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """FLARE's process of a kit, the coordinator's or a site's. It ends when ours does, whatever ends ours."""
-    is_site = (kit / "startup" / "fed_client.json").exists()
-    if is_site:
-        settled = json.loads((kit / "startup" / "fed_client.json").read_text())
-        name = settled["client"]["fqsn"]
-        environment = {**environment, COORDINATOR: settled["servers"][0]["name"], OWN_NAME: name}
-        module, file, more = "client.client_train", "fed_client.json", [f"uid={name}", f"org={name}"]
-    else:
-        module, file, more = "server.server_train", "fed_server.json", [f"org={ORGANISATION}"]
-    settings = ["secure_train=true", "config_folder=config", f"heart_beat_interval={HEARTBEAT}", *more]
-    command = [sys.executable, "-m", GUARDED, f"nvflare.private.fed.app.{module}"]
-    command += ["-m", str(kit.resolve()), "-s", file, "--set"]
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [*command, *settings],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
-        )
-
-
-class SiteLauncher(ClientProcessJobLauncher):
-    """Begins a job's process at a site as `start` begins that of the site."""
-
-    def get_command(self, job_meta: Any, fl_ctx: Any) -> str:
-        return _guarded(super().get_command(job_meta, fl_ctx))
-
-
-class CoordinatorLauncher(ServerProcessJobLauncher):
-    """The same at the coordinator."""
-
-    def get_command(self, job_meta: Any, fl_ctx: Any) -> str:
-        return _guarded(super().get_command(job_meta, fl_ctx))
-
-
-def _guarded(command: str) -> str:
-    before, found, after = command.partition("-m nvflare.private.fed.app.")
-    if not found:
-        raise RuntimeError("FLARE begins a job in another way than this version of tacit knows; use FLARE 2.9")
-    return f"{before}-m {GUARDED} {found.removeprefix('-m ')}{after}"
-
-
-def stop(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
-    """End a process that `start` began, and the jobs it began."""
-    import psutil
-
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.terminate()
-        _, alive = psutil.wait_procs(family, timeout=patience)
-        for member in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-    process.wait()
-
-
-# --- The coordinator's hand ---------------------------------------------------------------------------------------
-
-
-def write_job(folder: Path, name: str, sites: Sequence[str], controller: str, executor: str, study: bytes) -> Path:
-    """A job for these sites: the study, and the names of classes that are installed there. It holds no code."""
-    if len(study) > MOST_STUDY:
-        raise ValueError(f"a study of {len(study)} bytes; expected at most {MOST_STUDY}: fewer columns or categories")
-    shutil.rmtree(folder, ignore_errors=True)
-    config = folder / "app" / "config"
-    config.mkdir(parents=True)
-    workflow = {"format_version": 2, "workflows": [{"id": "coordinator", "path": controller, "args": {}}]}
-    tasks = {"format_version": 2, "executors": [{"tasks": ["*"], "executor": {"path": executor, "args": {}}}]}
-    meta = {"name": name, "min_clients": 1, "deploy_map": {"app": ["server", *sites]}}
-    for place, plain in (
-        (config / "config_fed_server.json", workflow),
-        (config / "config_fed_client.json", tasks),
-        (folder / "meta.json", meta),
-    ):
-        place.write_text(json.dumps(plain, indent=1))
-    (config / "study.json").write_bytes(study)
-    return folder
-
-
-class Operator:
-    """The coordinator's session with its own FLARE server."""
-
-    def __init__(self, kit: Path, patience: float = 60.0) -> None:
-        from nvflare.fuel.flare_api.flare_api import Session
-
-        settled = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
-        end = time.monotonic() + patience
-        _await_port(settled["host"], settled["port"], end)  # a session that begins too early may never get through
-        while True:
-            with _quiet():
-                session = Session(OPERATOR, str(kit.resolve()))
-            try:
-                with _quiet():
-                    session.try_connect(timeout=15.0)
-                self._session = session
+    def process_message(self, endpoint: Any, connection: Any, app_id: int, message: Message) -> None:
+        message.set_prop(MessagePropKey.ENDPOINT, endpoint)
+        try:
+            if refuses(message, self.get_fqcn()):
                 return
-            except Exception as error:  # FLARE has many, for a server that is not quite there
-                with _quiet(), contextlib.suppress(Exception):
-                    session.api.close()
-                if time.monotonic() > end:
-                    raise ValueError(f"the coordinator does not answer ({error}); look into its log") from None
-                time.sleep(PAUSE)
+        except Exception:  # headers may be anything
+            return
+        super().process_message(endpoint, connection, app_id, message)
 
-    def connected(self) -> dict[str, float]:
-        """Sites that are connected, each with the seconds since it was last heard."""
-        with _asking():
-            clients = self._session.get_system_info().client_info
-        return {client.name: time.time() - (client.last_connect_time or 0.0) for client in clients}
 
-    def submit(self, job: Path) -> str:
-        """Begin a sitting; its name."""
-        with _asking():
-            return self._session.submit_job(str(job.resolve()))
+def _cell(kit: Kit, log: Path) -> GatedCell:
+    """This process's end of the channel; not yet started."""
+    _log_to(log)
+    # FLARE would look for a file of settings, and take some from the environment.
+    CommConfigurator._configuration = {
+        "allow_adhoc_conns": False,
+        "max_message_size": MOST_MESSAGE,
+        "use_aio_grpc": False,
+        "grpc": {"max_workers": 1000, "options": _OPTIONS},
+    }
+    CommConfigurator._config_loaded = True
+    role = "server" if kit.is_coordinator else "client"
+    credentials = {"ca_cert": str(kit.authority), "connection_security": "mtls"}
+    credentials |= {f"{role}_cert": str(kit.certificate), f"{role}_key": str(kit.key)}
+    own = SERVER if kit.is_coordinator else kit.name
+    is_here = kit.host in ("localhost", "127.0.0.1")
+    address = kit.host if is_here or not kit.is_coordinator else "0.0.0.0"
+    return GatedCell(own, f"grpc://{address}:{kit.port}", True, credentials, auth_identity_map={SERVER: kit.host})
 
-    def is_over(self, job: str) -> bool:
-        """Whether a sitting has ended, in whatever way."""
-        with _asking():
-            status = str(self._session.get_job_meta(job).get("status"))
-        return status.startswith("FINISHED") or status.startswith("FAILED")
 
-    def abort(self, job: str) -> None:
-        with _quiet(), contextlib.suppress(Exception):
-            self._session.abort_job(job)
+_OPTIONS = [
+    ("grpc.max_send_message_length", MOST_MESSAGE),
+    ("grpc.max_receive_message_length", MOST_MESSAGE),
+    ("grpc.so_reuseport", 0),  # one coordinator at a port
+    ("grpc.keepalive_time_ms", ALIVE),
+    ("grpc.keepalive_timeout_ms", ALIVE),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", ALIVE // 2),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", ALIVE // 2),
+]
+
+
+def _log_to(path: Path) -> None:
+    """FLARE's own log goes into a file of bounded size, and not to the terminal."""
+    logger = logging.getLogger("nvflare")
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+        old.close()
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=MOST_LOG, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message).2000s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+# --- The coordinator ----------------------------------------------------------------------------------------------
+
+
+class Exchange:
+    """The coordinator's end of the channel. sites: those that are ever asked."""
+
+    def __init__(self, kit: Kit, sites: Collection[str], log: Path) -> None:
+        self.sites = list(sites)
+        with socket.socket() as probe:
+            probe.settimeout(PAUSE)
+            if probe.connect_ex(("127.0.0.1", kit.port)) == 0:
+                raise ValueError(f"port={kit.port} is in use on this machine; end what listens there")
+        self._cell = _cell(kit, log)
+        self._cell.start()
+        end = time.monotonic() + UNHEARD
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", kit.port), timeout=PAUSE):
+                return
+            if time.monotonic() > end:
+                self.close()
+                raise ValueError(f"port={kit.port} cannot be listened on; take another port, and see {log}")
+            time.sleep(PAUSE / 10)
+
+    def connected(self) -> list[str]:
+        """Sites that have a connection open now."""
+        return [name for name in self.sites if name in self._cell.agents]
+
+    def request(self, site: str, data: bytes, timeout: float) -> bytes | None:
+        """What a site replies; None if it cannot be reached, or says nothing in time."""
+        message = Message(payload=data)
+        reply = self._cell.send_request(CHANNEL, TOPIC, site, message, timeout=timeout, optional=True)
+        code, payload = reply.get_header(MessageHeaderKey.RETURN_CODE), reply.payload
+        if code == ReturnCode.PROCESS_EXCEPTION:
+            return FAILED
+        return bytes(payload) if code == ReturnCode.OK and payload else None
 
     def close(self) -> None:
-        with _quiet(), contextlib.suppress(Exception):
-            self._session.close()
-
-
-def _await_port(host: str, port: int, end: float) -> None:
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=PAUSE):
-            return
-        time.sleep(PAUSE)
-    raise ValueError(f"nothing listens on {host}:{port}; is the port in use? Look into the coordinator's log")
-
-
-@contextlib.contextmanager
-def _quiet() -> Any:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
-
-
-@contextlib.contextmanager
-def _asking() -> Any:
-    """FLARE's errors in one sentence."""
-    try:
-        with _quiet():
-            yield
-    except Exception as error:  # it has many, and no common one
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
-            f"the coordinator's FLARE server says: {words}; give the same command again to go on"
-        ) from None
-
-
-# --- Messages -----------------------------------------------------------------------------------------------------
+        self._cell.stop()
 
 
 @dataclass(frozen=True)
@@ -421,25 +220,39 @@ class Failed:
 Arrival = Reply | Lost | Failed
 
 
-class Recess(Exception):
-    """The sitting is to end, and the study to go on in another one."""
+class Requests(Protocol):
+    """What a post needs of an `Exchange`."""
+
+    def connected(self) -> list[str]: ...
+
+    def request(self, site: str, data: bytes, timeout: float) -> bytes | None: ...
 
 
 class Post:
-    """Requests to sites, each in its own thread; answers in the order in which they come.
+    """One session of a study: requests to sites, each in its own thread; answers in the order in which they come.
 
     patience: seconds for which a site may be away before it is given up for this time; longest: for which it may be at
-    work, or say so. is_over: asked now and then whether the sitting is to end.
+    work, or say so.
     """
 
-    def __init__(self, engine: Any, is_over: Callable[[], bool], patience: float, longest: float) -> None:
-        self._engine, self._is_over, self.patience, self.longest = engine, is_over, patience, longest
+    def __init__(self, exchange: Requests, study: bytes, patience: float, longest: float) -> None:
+        if len(study) > MOST_STUDY:
+            raise ValueError(
+                f"a study of {len(study)} bytes; expected at most {MOST_STUDY}: fewer columns or categories"
+            )
+        self._exchange, self._study, self.patience, self.longest = exchange, study, patience, longest
+        self._head = os.urandom(SESSION) + hashlib.sha256(study).digest()
         self._arrived: queue.Queue[tuple[str, Arrival]] = queue.Queue()
         self._ended = threading.Event()
         self._lost: set[str] = set()
-        self._heard: set[str] = set()
-        self._silent: dict[str, float] = {}  # since when each that is asked has said nothing
-        self.sites = [client.name for client in engine.get_clients()]
+        self._seen: set[str] = set()
+
+    @property
+    def sites(self) -> list[str]:
+        """Those that are connected, or were in this session and may be back in a moment."""
+        here = self._exchange.connected()
+        self._seen |= set(here)
+        return [*here, *sorted(self._seen - set(here) - self._lost)]
 
     def ask(self, site: str, data: bytes, longest: float | None = None) -> None:
         """Send a request; its answer is one of those that `receive` gives. Who was away is not waited for again."""
@@ -448,152 +261,143 @@ class Post:
         threading.Thread(target=self._carry, args=(site, data, patience, longest), daemon=True).start()
 
     def receive(self) -> tuple[str, Arrival]:
-        """The next answer. Raises Recess when the sitting is to end."""
-        while True:
+        """The next answer."""
+        while True:  # a wait that ends now and then lets Ctrl-C through
             with contextlib.suppress(queue.Empty):
                 site, found = self._arrived.get(timeout=PAUSE)
                 (self._lost.add if isinstance(found, Lost) else self._lost.discard)(site)
                 return site, found
-            if self._is_over():
-                self._ended.set()
-                raise Recess
 
-    def silent(self) -> list[str]:
-        """Sites that were heard, and say nothing for a while, though those at work say that they are."""
-        now = time.monotonic()
-        return [site for site, since in self._silent.copy().items() if site in self._heard and now - since > HOLD]
+    def close(self) -> None:
+        """End what is still being asked."""
+        self._ended.set()
 
     def _carry(self, site: str, data: bytes, patience: float, longest: float) -> None:
         last = time.monotonic() + longest
         end = time.monotonic() + patience
         while not self._ended.is_set():
-            request, found = Shareable({"data": data}), None
-            # FLARE's own errors, such as of a connection that ends, are those of a site that cannot be reached.
-            with contextlib.suppress(Exception), self._engine.new_context() as context:
-                found = self._engine.send_aux_request(
-                    targets=[site], topic=TOPIC, request=request, timeout=UNHEARD, fl_ctx=context, optional=True
-                )
-            reply = (found or {}).get(site)
-            code = None if reply is None else reply.get_return_code()
-            if code in (ReturnCode.OK, ReturnCode.EXECUTION_EXCEPTION):
-                self._silent.pop(site, None)
-                self._heard.add(site)
-            else:
-                self._silent.setdefault(site, time.monotonic())
-            if reply is not None and code == ReturnCode.OK:
-                if not reply.get("is_busy"):
-                    self._arrived.put((site, _reply(reply)))
-                    return
+            kind, rest = self._tried(site, ASK + self._head + data)
+            if kind == UNKNOWN:
+                kind, rest = self._tried(site, OPEN + self._head + self._study)
+            if kind == ANSWER:
+                self._arrived.put((site, _reply(rest)))
+                return
+            if kind == FAILED:
+                self._arrived.put((site, Failed()))
+                return
+            if kind == BUSY:
                 end = time.monotonic() + self.patience  # it is at work
                 if time.monotonic() > last:
                     self._arrived.put((site, Failed(f"it worked on one answer for more than {longest:g} seconds")))
                     return
                 continue
-            if code == ReturnCode.EXECUTION_EXCEPTION:
-                self._arrived.put((site, Failed()))
-                return
             if time.monotonic() > end:
                 self._arrived.put((site, Lost(f"it did not answer for {patience or UNHEARD:g} seconds")))
                 return
             self._ended.wait(PAUSE)
 
-
-def _reply(found: Shareable) -> Reply:
-    data, note = found.get("data"), found.get("note")
-    return Reply(data if isinstance(data, bytes) else b"", note if isinstance(note, str) else "")
-
-
-class Coordinator(Controller):
-    """The controller of a job. `conduct` is what there is to do with the sites that are there."""
-
-    def conduct(self, post: Post) -> None:
-        raise NotImplementedError
-
-    def recess(self, silent: Sequence[str]) -> bool:
-        """Whether this sitting is to end; asked now and then, and told who has said nothing for a while."""
-        del silent
-        return False
-
-    patience = 60.0
-    longest = 3600.0
-
-    def start_controller(self, fl_ctx: FLContext) -> None:
-        pass
-
-    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        def is_over() -> bool:
-            return bool(abort_signal.triggered) or self.recess(post.silent())
-
-        post = Post(fl_ctx.get_engine(), is_over, self.patience, self.longest)
-        try:
-            self.conduct(post)
-        except Recess:
-            self.log_info(fl_ctx, "this sitting ends; the study goes on in the next one")
-
-    def stop_controller(self, fl_ctx: FLContext) -> None:
-        pass
+    def _tried(self, site: str, request: bytes) -> tuple[bytes, bytes]:
+        """The kind of a reply and the rest of it; nothing of one that did not come."""
+        found = None
+        with contextlib.suppress(Exception):  # FLARE has many, of connections that end
+            found = self._exchange.request(site, request, UNHEARD)
+        found = found or b""
+        return found[:1], found[1:]
 
 
-Answer = Callable[[bytes], tuple[bytes, str]]
+def _reply(rest: bytes) -> Reply:
+    """A note and a message, of a site that may send anything."""
+    size = int.from_bytes(rest[:4], "big")
+    note = rest[4 : 4 + size].decode(errors="replace")
+    return Reply(rest[4 + size :], note)
 
 
-class Answerer(Executor):
-    """The executor of a job at a site. `open(study)` is called once, with what the job carries."""
+# --- A site -------------------------------------------------------------------------------------------------------
 
-    def open(self, study: bytes) -> Answer:
-        raise NotImplementedError
 
-    def close(self) -> None:
-        pass
+class Answerer:
+    """What a site does with requests, one at a time. `open(study)` is called once in each session of a study.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._worker = ThreadPoolExecutor(1, "tacit")  # one thing at a time
+    Replies to a coordinator are an answer, or one of three single bytes: no error of the site's is ever in one.
+    """
+
+    def __init__(self, open: Callable[[bytes], Answer], close: Callable[[], None] = lambda: None) -> None:
+        self._open, self._close = open, close
+        self._worker = ThreadPoolExecutor(1, "tacit")
+        self._head = b""
         self._opened: Future[Answer] | None = None
         self._latest: tuple[bytes, Future[tuple[bytes, str]]] | None = None
         self._lock = threading.Lock()
 
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        if event_type == EventType.START_RUN:
-            place = Path(str(fl_ctx.get_prop(FLContextKey.APP_ROOT))) / "config" / "study.json"
-            study = place.read_bytes() if place.stat().st_size <= MOST_STUDY else b""
-            self._opened = self._worker.submit(self.open, study)
-            engine: Any = fl_ctx.get_engine()
-            engine.register_aux_message_handler(TOPIC, self._answer)
-        elif event_type == EventType.END_RUN:
-            self._worker.submit(self.close)
-            self._worker.shutdown(wait=True)
+    def __call__(self, request: bytes) -> bytes:
+        kind, rest = request[:1], request[1:]
+        head, content = rest[: SESSION + DIGEST], rest[SESSION + DIGEST :]
+        if kind == OPEN and hashlib.sha256(content).digest() == head[SESSION:] and len(content) <= MOST_STUDY:
+            return self._begin(head, content)
+        return self._answer(head, content) if kind == ASK else FAILED
 
-    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        return make_reply(ReturnCode.TASK_UNKNOWN)  # nothing comes as a task
+    def close(self, patience: float) -> bool:
+        """Let what is under way end, and the study with it; whether it did within so many seconds."""
+        closed = self._worker.submit(self._close)
+        self._worker.shutdown(wait=False)
+        return bool(wait([closed], patience).done)
 
-    def _answer(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _begin(self, head: bytes, study: bytes) -> bytes:
+        """Open a study, once what is under way has ended: nothing piles up."""
+        wait(self._under_way(), HOLD)
+        with self._lock:
+            if head != self._head and all(future.done() for future in self._under_way()):
+                self._head, self._latest = head, None
+                self._opened = self._worker.submit(self._reopen, study)
+        return BUSY
+
+    def _under_way(self) -> list[Future[Any]]:
+        latest = None if self._latest is None else self._latest[1]
+        return [future for future in (self._opened, latest) if future is not None]
+
+    def _reopen(self, study: bytes) -> Answer:
+        self._close()
+        return self._open(study)
+
+    def _answer(self, head: bytes, data: bytes) -> bytes:
         """A request that is being worked on is not begun again: whoever asks waits for the same answer."""
-        peer = fl_ctx.get_peer_context()
-        data = request.get("data")
-        if peer is None or not _is_coordinator(peer) or not isinstance(data, bytes) or self._opened is None:
-            return make_reply(ReturnCode.BAD_REQUEST_DATA)
         digest = hashlib.sha256(data).digest()
         with self._lock:
-            if self._latest is None or self._latest[0] != digest or self._latest[1].done():
-                self._latest = digest, self._worker.submit(self._work, data)
+            if head != self._head or self._opened is None:
+                return UNKNOWN
+            is_other = self._latest is None or self._latest[0] != digest
+            if self._latest is None or self._latest[1].done():
+                self._latest, is_other = (digest, self._worker.submit(self._work, data)), False
             future = self._latest[1]
-        reply = make_reply(ReturnCode.OK)
         try:
-            reply["data"], reply["note"] = future.result(timeout=HOLD)
+            answer, note = future.result(timeout=HOLD)
         except NotYet:
-            reply["is_busy"] = True
-        except Exception:  # a bug; what it says could hold data, so it is written here and not sent
-            self.logger.exception("an answer could not be made")
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        return reply
+            return BUSY
+        except Exception:  # a bug; what it says could hold data, so it stays here
+            logging.getLogger("nvflare.tacit").exception("an answer could not be made")
+            return BUSY if is_other else FAILED
+        if is_other:  # it waited for what was asked before
+            return BUSY
+        words = note.encode()
+        return ANSWER + len(words).to_bytes(4, "big") + words + answer
 
     def _work(self, data: bytes) -> tuple[bytes, str]:
         assert self._opened is not None
         return self._opened.result()(data)
 
 
-def _is_coordinator(peer: FLContext) -> bool:
-    """Whether a request says that it is the coordinator's, and not another site's."""
-    name = os.environ.get(COORDINATOR)
-    return bool(name) and peer.get_identity_name() == name
+class Connection:
+    """A site's end of the channel: it dials the coordinator, again and again, and hands what it asks to an answerer."""
+
+    def __init__(self, kit: Kit, answerer: Callable[[bytes], bytes], log: Path) -> None:
+        self._cell = _cell(kit, log)
+        self._cell.register_request_cb(
+            CHANNEL, TOPIC, lambda message: Message(payload=answerer(bytes(message.payload)))
+        )
+        self._cell.start()
+
+    def is_connected(self) -> bool:
+        return SERVER in self._cell.agents
+
+    def close(self) -> None:
+        self._cell.stop()

@@ -19,7 +19,7 @@ import errno
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,7 +111,8 @@ class Site:
     are public or made up, and charges nothing. store: a file beside the data, which must belong to this study alone.
     key: of its own for each process, from `secure_key()`. Studies, sites and rounds that share one do not share noise.
     most: how many updates the plan has, after which the site makes no more. tells_spent: whether a refusal for want of
-    budget says what is spent.
+    budget says what is spent. prepare: called when a broadcast is known to be sound, before anything is charged; an
+    OSError refuses the round.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Site:
     store: Path | None = None
     most: int | None = None
     tells_spent: bool = True
+    prepare: Callable[[], None] = lambda: None
     _state: Tree = field(init=False)
     _answered: Update | None = field(init=False, default=None)
     _count: int = field(init=False, default=0)
@@ -164,6 +166,7 @@ class Site:
             self._prices[kind] = price(step, key, self._state, content, self.access)
         promised = self._prices[kind]
         try:
+            self.prepare()
             self._reserve()
         except OSError:
             return self._refuse(broadcast, NO_ROOM)

@@ -70,12 +70,14 @@ def of_sites(
 
 def _update(solver: Any, likelihood: Any, q: Any, factor: Any, site: Tree) -> Any:
     """How a site would change q, without noise: its new posterior divided by q. For a contribution alone."""
-    (records, filled), number = site
+    records, filled = site
     inner = Access(jax.tree.map(lambda leaf: leaf[:, None], records), filled[:, None], Exact())
     target = Target(quotient(q, factor), q, likelihood, corrects_prior=False)
-    # Draws of a local solver are in no noise, and may be public: the same ones lead to the same factor again. A key for
-    # each site, since releases in one program must not share theirs.
-    release = solver(jax.random.fold_in(insecure_key(0), number), target, inner)
+    # Draws of a local solver are in no noise, and may be public: the same ones lead to the same factor again. They are
+    # the same at all sites: by its place, a site would draw others whenever one before it is gone. What is clipped is
+    # a function of the site's records and public numbers, and needs no draws that differ from another site's. 0 · n
+    # makes the key a value of the running program, as releases ask for.
+    release = solver(jax.random.fold_in(insecure_key(0), 0 * jnp.sum(filled, dtype=jnp.int32)), target, inner)
     return quotient(release.value, q)
 
 

@@ -15,6 +15,8 @@ from tacit.study import Member, Plan, Setup
 
 FORMAT = 1
 MOST_ROUNDS = 10_000  # a site makes a list of them, however few it will be asked for
+MOST_STEPS = 100_000  # of an update of method "vi", which cannot be interrupted
+MOST_BUDGETS = 100  # that differ: noise is calibrated for each
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Agreement:
                 _check_type(name, value, known[name])
             _text(settings["name"])
             sites = tuple(_site(*entry) for entry in plain["sites"])
+            if len({(epsilon, delta) for _, epsilon, delta, _ in sites}) > MOST_BUDGETS:
+                raise ValueError(f"its sites have more than {MOST_BUDGETS} different budgets")
             columns = plain["columns"] if plain["columns"] is None else tuple(map(_text, plain["columns"]))
             target = plain["target"] if plain["target"] is None else _text(plain["target"])
             form = plain["form"]
@@ -134,8 +138,9 @@ def _check_plan(plan: Plan) -> None:
         raise ValueError(f"its {place} is none that a study can have") from None
     if not can_name_folder(plan.name):
         raise ValueError("its name cannot name a folder")
-    if plan.rounds > MOST_ROUNDS:
-        raise ValueError(f"its rounds are more than {MOST_ROUNDS}")
+    for name, most in (("rounds", MOST_ROUNDS), ("steps", MOST_STEPS)):
+        if getattr(plan, name) > most:
+            raise ValueError(f"its {name} are more than {most}")
 
 
 def _site(name: Any, epsilon: Any, delta: Any, places: Any) -> tuple[str, float, float, int]:

@@ -57,6 +57,7 @@ def init(
     typer.echo(f"Kits for {len(made)} sites, which will dial {address}:{port}:")
     for own in made:
         typer.echo(f"  {own}: edit site.toml there, then: tacit join {own / 'site.toml'}")
+    typer.echo(f"{out / 'coordinator'} is for the coordinator, with {out / 'network.json'}.")
     typer.echo(f"{out / 'authority'} signs certificates: keep it off the network, and back it up.")
 
 

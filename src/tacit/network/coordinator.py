@@ -6,18 +6,17 @@
 | `status.json`       | what `tacit network status` shows                                                |
 | `sight.json`        | the posterior and the scores as they move, where `tacit serve --dashboard` asks  |
 | `notes.json`        | what each site last said of itself                                               |
-| `log.jsonl`         | a line for every event: sittings, rounds, refusals, sites that went and came     |
+| `log.jsonl`         | a line for every event: sessions, rounds, refusals, sites that went and came     |
 | `withdraw/NAME`     | a request to divide a site's factor out of the posterior                         |
 """
 
 import json
 import math
-import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,13 +26,13 @@ import jax
 import numpy as np
 
 import tacit
-from tacit.config import Study, read_study
+from tacit.config import Study
 from tacit.engines.coordinator import Answer, Away, Courier, Deserted, Fault
-from tacit.engines.nvflare import Coordinator, Failed, Lost, Post, Reply, put
+from tacit.engines.nvflare import Failed, Lost, Post, Reply
 from tacit.federated.assembly import Assembly
 from tacit.federated.messages import LAST_ROUND, LONGEST_REASON, Broadcast, Refusal, Update, decode, encode
 from tacit.network.agreement import Agreement
-from tacit.network.station import HELLO, PHASES, asdict_of, locked
+from tacit.network.station import HELLO, PHASES, asdict_of
 from tacit.privacy import accounting, events
 from tacit.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated, TruncatedPoissonSampled, compose
 from tacit.privacy.filters import Filter
@@ -42,7 +41,6 @@ from tacit.privacy.statement import Statement
 from tacit.scaling import Scaling
 from tacit.study import ABSENT, ADAPTIVE, SILENT, UNTRUSTED, Gathering, Setup, Sight, conduct, name_of
 
-SERVED = "TACIT_SERVED"  # the variable by which `tacit serve` tells FLARE's child where the study is
 MOST_NOTE = 2**20  # characters of a note
 GREETING = 300.0  # seconds for which a site may take to read its records and greet
 MOST_NUMBERS = 2**30  # of a release
@@ -58,7 +56,7 @@ class Remote:
     is_remote = True
 
     def __init__(self, setup: Setup, post: Post, place: Path, *, forgives: bool) -> None:
-        """place: the file of what sites said of themselves, also in earlier sittings."""
+        """place: the file of what sites said of themselves, also in earlier sessions."""
         self.setup, self.post, self.place, self.forgives = setup, post, place, forgives
         self.names, self.study = [owner.name for owner in setup.owners], name_of(setup)
         self.assembly: Assembly | None = None  # of the inference, where sums are secure
@@ -209,7 +207,7 @@ class Line:
         self.host, self.phase = host, phase
         self.sent = {} if scaling is None else {"scaling": jax.tree.map(np.asarray, asdict_of(scaling))}
         self.repeats = getattr(host.post, "repeats", False)  # whether a post hands answers on late, or twice
-        self.gone: list[int] = []  # asked, and not in this sitting
+        self.gone: list[int] = []  # asked, and not connected
         shape = self.host.setup.answer_shape(phase)
         # The numbers of an answer, and what is said around them.
         self.most = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape)) + 4096
@@ -333,8 +331,8 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
     """
     found: dict[str, Any] = {}
     for name in ("study", "refusal"):
-        if isinstance(note.get(name), str):
-            found[name] = note[name][:LONGEST_REASON]
+        if isinstance(text := note.get(name), str):  # it is shown on terminals and written into pages
+            found[name] = text[:LONGEST_REASON] if text.isprintable() else "(words that cannot be shown)"
     if isinstance(key := note.get("key"), str) and re.fullmatch("[0-9a-f]{64}", key):
         found["key"] = key
     if isinstance(rule := note.get("rule"), str) and (rule in accounting.ACCOUNTANTS or Filter.read(rule)):
@@ -380,48 +378,46 @@ def _bare(event: Event) -> Event:
     return event
 
 
-# --- FLARE's side -------------------------------------------------------------------------------------------------
+# --- A session ----------------------------------------------------------------------------------------------------
 
 
-class StudyController(Coordinator):
-    """The controller that a job names: one sitting of a study, from where the last one ended."""
+@dataclass(frozen=True)
+class Session:
+    """What one session of a study is conducted with, from where the last one ended.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.served = json.loads(Path(os.environ[SERVED]).read_text())
-        self.out = Path(self.served["out"])
-        self.patience, self.longest = float(self.served["patience"]), float(self.served["longest"])
-        self.silent: list[str] | None = None
+    at_least: how many sites must accept the study before any is charged; all by default. forgives: sites that refused
+    in an earlier session are asked again. is_watched: keep `sight.json` too. watch: is told of the status as it
+    changes; say: who does not take part.
+    """
 
-    def recess(self, silent: Sequence[str]) -> bool:
-        if self.silent != silent:  # `tacit serve` sees who of them is connected again
-            self.silent = list(silent)
-            put(self.out / "silent.json", json.dumps(self.silent))
-        return (self.out / "recess").exists()
+    study: Study
+    agreement: Agreement
+    out: Path
+    at_least: int | None = None
+    forgives: bool = False
+    is_watched: bool = False
+    watch: Callable[[Mapping[str, Any]], None] = lambda status: None
+    say: Callable[[str], None] = lambda words: None
 
-    def conduct(self, post: Post) -> None:
-        with locked(self.out / "sitting.lock"):  # a sitting whose coordinator was killed may take some seconds to end
-            self._conduct(post)
-
-    def _conduct(self, post: Post) -> None:
-        study = read_study(Path(self.served["study"]))
-        members, test = study.outline()
-        setup = Agreement.of(study).setup(members[0].table)
-        status = Status(self.out, study.plan.name, setup)
-        status.log("sitting", sites=post.sites)
+    def hold(self, post: Post) -> None:
+        """Until the study is finished; raises Deserted if nobody is there any more."""
+        members, test = self.study.outline()
+        setup = self.agreement.setup(members[0].table)
+        status = Status(self.out, self.study.plan.name, setup)
+        status.log("session", sites=post.sites)
         try:
-            self._sit(study, setup, test, status, post)
+            self._conduct(setup, test, status, post)
         except Deserted:
             status.log("deserted")
+            raise
         except ValueError as error:
             status.fail(str(error))
+            raise ValueError(f"the study cannot go on: {error}") from None
 
-    def _sit(self, study: Study, setup: Setup, test: Any, status: Status, post: Post) -> None:
+    def _conduct(self, setup: Setup, test: Any, status: Status, post: Post) -> None:
         from tacit.report import dashboard, studied
 
-        first = self.out / "forgive"  # the first sitting of a command that was given anew
-        host = Remote(setup, post, self.out / "notes.json", forgives=first.exists())
-        first.unlink(missing_ok=True)
+        host = Remote(setup, post, self.out / "notes.json", forgives=self.forgives)
 
         def observe(phase: str, done: int, total: int, spent: dict[str, float], progress: Any) -> None:
             names = host.names
@@ -430,6 +426,7 @@ class StudyController(Coordinator):
             if setup.trust is not None:  # all sites are one to the engine
                 away, left = host.absent(), {}
             status.show(host, phase, done, total, away, left)
+            self.watch(read_status(self.out))
 
         def look(sight: Sight) -> None:
             put(self.out / "sight.json", json.dumps(dashboard.plain(sight)))
@@ -441,15 +438,31 @@ class StudyController(Coordinator):
             test=test,
             observe=observe,
             withdrawn=lambda: withdrawn(self.out, host.names),
-            look=look if self.served.get("dashboard") else None,
-            at_least=self.served.get("at_least"),
+            look=look if self.is_watched else None,
+            at_least=self.at_least,
+            say=self.say,
         )
         about = {
             "version": tacit.__version__,
-            "name": study.plan.name,
-            "model": study.settings.model,
-            "target": study.settings.target,
+            "name": self.study.plan.name,
+            "model": self.study.settings.model,
+            "target": self.study.settings.target,
             "data": f"{len(setup.owners)} sites over a network",
         }
         studied.write(self.out, done, about, 0 if test is None else len(test.target))
         status.log("finished")
+
+
+def read_status(out: Path) -> dict[str, Any]:
+    """Where a study is; empty if it was not begun."""
+    try:
+        return json.loads((out / "status.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def put(path: Path, text: str) -> None:
+    """All or nothing: a reader finds the old file or the new one."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)

@@ -1,29 +1,35 @@
-"""The commands of a study between machines: make kits, serve, join, look, withdraw."""
+"""What the commands of a study between machines do: make kits, serve, join, withdraw.
+
+One process is a site (`join`), and one is the coordinator (`serve`). Both live as long as the command. A **session** is
+what one call of `serve` does while enough sites are there; when all have gone, it waits for them and begins another.
+"""
 
 import contextlib
 import fcntl
 import json
 import math
 import os
-import re
-import shutil
-import subprocess
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tacit.config import SiteFile, Study, example_site, read_site, read_study
-from tacit.engines import nvflare
+from tacit.engines import certificates
+from tacit.engines.certificates import COORDINATOR, Kit
+from tacit.engines.coordinator import Deserted
+from tacit.engines.nvflare import Answer, Answerer, Connection, Exchange, Post
 from tacit.network.agreement import Agreement
-from tacit.network.coordinator import SERVED, now
-from tacit.network.station import SITE_FILE
+from tacit.network.coordinator import Session, now, put, read_status
+from tacit.network.station import Station
+from tacit.study import shortened
 
-CONTROLLER, EXECUTOR = "tacit.network.coordinator.StudyController", "tacit.network.station.StationExecutor"
 POLL = 0.5  # seconds between looks
-MOST_IN_VAIN = 3  # sittings that are ended for a site to be seated again, while it makes no update
-MOST_SITTINGS = 5  # that end in a row without a step, after which a study is given up
+UNSETTLED = 5.0  # seconds without a connection after which a site looks for the reason
+LAST_WAIT = 10.0  # seconds for which a site that is told to end waits for an update under way
+MOST_SESSIONS = 5  # that end in a row without a step, after which a study is given up
 Say = Callable[[str], None]
 
 
@@ -39,13 +45,13 @@ def init(
     """
     Agreement.of(study)  # or it could not be served
     known = study.names()
-    odd = [name for name in (*sites, *renew) if name not in (*known, "coordinator", "operator")]
+    odd = [name for name in (*sites, *renew) if name not in (*known, COORDINATOR)]
     if odd:
         raise ValueError(f"site {odd[0]!r} is not in the study; expected some of {', '.join(known[:10])}")
     place = folder / "network.json"
     noted: dict[str, Any] = {}
     if place.exists():
-        noted = json.loads(place.read_text())
+        noted = read_network(folder)
         if (noted["host"], noted["port"]) != (host, port):
             raise ValueError(
                 f"network={folder} is for {noted['host']}:{noted['port']}; expected the same address, or a new folder"
@@ -53,17 +59,16 @@ def init(
     elif folder.exists() and any(folder.iterdir()):
         raise ValueError(f"network={folder} is not empty and not a network's; take a new folder")
     chosen = list(dict.fromkeys([*noted.get("sites", []), *(sites or known)]))
-    texts = {name: example_site(study, name) for name in chosen}
-    project = noted.get("project") or (re.sub("[^a-z0-9]+", "_", study.plan.name.lower()).strip("_") or "study")
-    nvflare.check(chosen, host)
+    texts = {name: example_site(study, name) for name in chosen if name in known}
+    certificates.check(chosen, host)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    nvflare.provision(folder, project, chosen, host, port, renew)
-    place.write_text(json.dumps({"project": project, "host": host, "port": port, "sites": chosen}, indent=1) + "\n")
+    certificates.provision(folder, study.plan.name, chosen, host, port, renew)
+    place.write_text(json.dumps({"host": host, "port": port, "sites": chosen}, indent=1) + "\n")
     made = []
     for name in chosen:
         own = folder / "sites" / name
-        if not (own / "site.toml").exists():
+        if name in texts and not (own / "site.toml").exists():
             (own / "site.toml").write_text(texts[name], encoding="utf-8")
         made.append(own)
     return made
@@ -83,80 +88,90 @@ def read_network(folder: Path) -> dict[str, Any]:
 def join(path: Path, say: Say, is_over: Callable[[], bool] = lambda: False) -> None:
     """Be a site until told to stop. Lines for whoever watches: what was asked, and what was answered."""
     file = read_site(path)
-    kit = _checked_kit(file)
+    kit, name = _checked_kit(file), file.settings.name
     file.check()  # before anybody can ask, so that no answer tells of it
     state = file.state_folder
     state.mkdir(parents=True, exist_ok=True)
     state.chmod(0o700)
-    with _alone(state / "join.lock", f"site {file.settings.name} is joined already; end that process first"):
-        for old in kit.iterdir():  # of earlier sittings
-            if JOB.match(old.name):
-                shutil.rmtree(old)
-        log, flare = state / "audit.jsonl", state / "flare.log"
-        seen, heard, trouble = (log.stat().st_size if log.exists() else 0), 0, ""
-        say(f"{file.settings.name}: joining; records stay here, the ledger is {state / 'ledger.sqlite'}")
-        while not is_over():
-            nvflare.harden(kit, [EXECUTOR], state)
-            own = {SITE_FILE: str(path.resolve()), **compiled(state)}
-            heard = flare.stat().st_size if flare.exists() else 0
-            process = nvflare.start(kit, flare, own)
-            try:
-                while process.poll() is None and not is_over():
-                    seen = _tell(log, seen, say)
-                    heard, found = _trouble(flare, heard, trouble)
-                    if found and found != trouble:
-                        say(f"{file.settings.name}: {found}")
-                    trouble = found
-                    time.sleep(POLL)
-            finally:
-                nvflare.stop(process)
-                seen = _tell(log, seen, say)  # also what came last, before a signal
-            if not is_over():
-                say(f"{file.settings.name}: the connection ended; trying again (see {state / 'flare.log'})")
-                time.sleep(10 * POLL)
+    with _alone(state / "join.lock", f"site {name} is joined already; end that process first"):
+        log, seen = state / "audit.jsonl", 0
+        seen = log.stat().st_size if log.exists() else 0
+        say(f"{name}: joining; records stay here, the ledger is {state / 'ledger.sqlite'}")
+        keep_compiled(state)
+        stations = Stations(path)
+        answerer = Answerer(stations.open, stations.close)
+        connection = Connection(kit, answerer, state / "flare.log")
+        try:
+            watch = _Watch(kit, connection, say)
+            while not is_over():
+                seen = _tell(log, seen, say)
+                watch.look()
+                time.sleep(POLL)
+        finally:
+            connection.close()
+            is_closed = answerer.close(LAST_WAIT)
+            _tell(log, seen, say)  # also what came last, before a signal
+            if not is_closed:
+                say(f"{name}: an update under way is cut off; what was charged for it stays charged")
+                sys.stdout.flush()
+                os._exit(1)  # as a kill would: charges and stores are whole or not there at all
 
 
-JOB = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")  # FLARE's folder of a job
-TROUBLES = (
-    ("CERTIFICATE_VERIFY_FAILED|CertificateError", "the coordinator's certificate is not of this kit's authority"),
-    (
-        "ALERT|claimed endpoint",
-        "the coordinator does not accept this site's certificate: expired, unknown or another's",
-    ),
-    ("Cannot connect to host|Connection refused", "the coordinator cannot be reached; trying on"),
-    ("Successfully registered|joined", ""),
-)
+class Stations:
+    """The station of the study that is under way, made anew from the site's file in each session."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._station: Station | None = None
+
+    def open(self, study: bytes) -> Answer:
+        self._station = Station(read_site(self.path), study)
+        return self._station
+
+    def close(self) -> None:
+        if self._station is not None:
+            self._station.close()
+            self._station = None
 
 
-def _trouble(log: Path, heard: int, before: str) -> tuple[int, str]:
-    """(how far FLARE's log was read, what is wrong with the connection, in words)."""
-    if not log.exists() or log.stat().st_size <= heard:
-        return heard, before
-    with log.open("rb") as file:
-        file.seek(heard)
-        data = file.read()
-    for line in data.decode(errors="replace").splitlines():
-        before = next((words for pattern, words in TROUBLES if re.search(pattern, line)), before)
-    return heard + len(data), before
+class _Watch:
+    """Says when a connection is there, and why it is not."""
+
+    def __init__(self, kit: Kit, connection: Connection, say: Say) -> None:
+        self.kit, self.connection, self.say = kit, connection, say
+        self._since = time.monotonic()
+        self._said = ""
+
+    def look(self) -> None:
+        """To be called now and then."""
+        if self.connection.is_connected():
+            self._since = time.monotonic()
+            self._tell("connected to the coordinator; waiting for what it asks")
+        elif time.monotonic() - self._since > UNSETTLED:
+            self._since = time.monotonic()
+            self._tell(certificates.trouble(self.kit) or self._said)
+
+    def _tell(self, words: str) -> None:
+        if words != self._said:
+            self.say(f"{self.kit.name}: {words}")
+        self._said = words
 
 
-def _checked_kit(file: SiteFile) -> Path:
-    kit, name = file.kit_folder, file.settings.name
-    place = kit / "startup" / "fed_client.json"
-    try:
-        own = json.loads(place.read_text())["client"]["fqsn"]
-    except (OSError, ValueError, KeyError):
-        raise ValueError(f"kit={kit} is no start-up kit of a site; expected one of 'tacit network init'") from None
-    if own != name:
-        raise ValueError(f"kit={kit} is of site {own!r}; expected one of {name!r}, as the site file says")
-    nvflare.check_certificate(kit, name)
+def _checked_kit(file: SiteFile) -> Kit:
+    kit, name = Kit.read(file.kit_folder), file.settings.name
+    if kit.name != name:
+        raise ValueError(f"kit={kit.folder} is of {kit.name!r}; expected one of {name!r}, as the site file says")
+    own, state = kit.folder.resolve(), file.state_folder.resolve()
+    if own == state or own in state.parents or state in own.parents:
+        raise ValueError(f"state={state} and kit={own} are one inside the other; give them folders of their own")
     return kit
 
 
 def _tell(log: Path, seen: int, say: Say) -> int:
     """Say what is new in an audit log; how far it was read."""
-    if not log.exists() or log.stat().st_size <= seen:
+    if not log.exists() or log.stat().st_size == seen:
         return seen
+    seen = 0 if log.stat().st_size < seen else seen  # a new file was begun
     with log.open("rb") as file:
         file.seek(seen)
         data = file.read()
@@ -165,16 +180,18 @@ def _tell(log: Path, seen: int, say: Say) -> int:
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             words = f": {entry['words']}" if entry["words"] else ""
-            say(f"{entry['time'][11:19]} {entry['kind']} round {entry['round']} of {entry['study']}{words}")
+            study = shortened(entry["study"])
+            say(f"{entry['time'][11:19]} {entry['kind']} round {entry['round']} of {study}{words}")
     return seen + len(whole)
 
 
-def compiled(folder: Path) -> dict[str, str]:
+def keep_compiled(folder: Path) -> None:
     """Keep compiled programs in a folder of our own, so that a process that begins again is quick."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(folder.resolve() / "compiled")),
-        "JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    }
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(folder.resolve() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 # --- tacit serve --------------------------------------------------------------------------------------------------
@@ -192,11 +209,11 @@ def serve(
     watch: Callable[[Mapping[str, Any]], None] = lambda status: None,
     dashboard: bool = False,
 ) -> None:
-    """Coordinate a study until it is finished, in one sitting or in many. The same call goes on from where it was.
+    """Coordinate a study until it is finished, in one session or in many. The same call goes on from where it was.
 
-    at_least: how many sites must be connected to begin; all by default. patience: seconds for which a sitting or a
-    round waits for a site that is away; longest: for one that is at work. watch: is told of the status as it changes.
-    dashboard: also keep `sight.json`, with the posterior as it moves.
+    at_least: how many sites must be connected, and accept the study, to begin; all by default. patience: seconds for
+    which a session or a round waits for a site that is away; longest: for one that is at work. watch: is told of the
+    status as it changes. dashboard: also keep `sight.json`, with the posterior as it moves.
     """
     study, noted = read_study(path), read_network(network)
     agreement = Agreement.of(study)
@@ -215,87 +232,52 @@ def serve(
     if (out / "result.json").exists():
         return
     with _alone(out / "serve.lock", f"another coordinator works in {out}; end that process first"):
-        served = out / "served.json"
-        more = {"patience": patience, "longest": longest, "dashboard": dashboard}
-        served.write_text(json.dumps({"study": str(path.resolve()), "out": str(out.resolve()), **more}) + "\n")
-        (out / "forgive").touch()
         (out / "sight.json").unlink(missing_ok=True)  # of an earlier command
         if "failed" in read_status(out):
             (out / "status.json").unlink()
-        flare = out.resolve() / "flare"
-        for old in ("jobs", "snapshots", "job"):
-            shutil.rmtree(flare / old, ignore_errors=True)
-        flare.mkdir(exist_ok=True)
-        kit = network / "coordinator"
-        nvflare.check_certificate(kit, noted["host"])
-        nvflare.check_certificate(network / "operator", nvflare.OPERATOR)
-        nvflare.harden(kit, [CONTROLLER], flare)
-        process = nvflare.start(kit, out / "flare.log", {SERVED: str(served.resolve()), **compiled(flare)})
+        kit = Kit.read(network / COORDINATOR)
+        keep_compiled(out)
+        exchange = Exchange(kit, names, out / "flare.log")
         try:
-            say(f"listening on {noted['host']}:{noted['port']}")
-            operator = nvflare.Operator(network / "operator")
-            try:
-                _sittings(operator, process, agreement, out, at_least, patience, say, watch)
-            finally:
-                operator.close()
+            say(f"listening on {kit.host}:{kit.port}")
+            session = Session(study, agreement, out, at_least, True, dashboard, watch, say)
+            _sessions(exchange, session, at_least, patience, longest, say)
         finally:
-            nvflare.stop(process)
+            exchange.close()
 
 
-def _sittings(
-    operator: nvflare.Operator,
-    process: subprocess.Popen[bytes],
-    agreement: Agreement,
-    out: Path,
-    at_least: int,
-    patience: float,
-    say: Say,
-    watch: Callable[[Mapping[str, Any]], None],
-) -> None:
-    """One sitting after the other, until there is a result."""
+def _sessions(exchange: Exchange, session: Session, at_least: int, patience: float, longest: float, say: Say) -> None:
+    """One session after the other, until there is a result."""
+    out, agreement = session.out, session.agreement
     idle, last = 0, None
-    vain: Counter[str] = Counter()  # sittings that ended for a site, since it last made an update
-    updates: dict[str, int] = {}
     while not (out / "result.json").exists():
         is_begun = (out / "study.json").exists()
-        here = _wait_for(operator, process, agreement, at_least, patience if is_begun else math.inf, out, say)
-        for old in ("recess", "silent.json"):
-            (out / old).unlink(missing_ok=True)
-        job = nvflare.write_job(out / "flare" / "job", "study", here, CONTROLLER, EXECUTOR, agreement.to_json())
-        begun = operator.submit(job)
-        say(f"{len(here)} of {len(agreement.sites)} sites take part; at first each reads its records and compiles")
-        hopeless = {name for name, count in vain.items() if count >= MOST_IN_VAIN}
-        ended_for = _watch(operator, process, begun, here, hopeless, out, watch)
+        here = _wait_for(exchange, agreement, at_least, patience if is_begun else math.inf, out, say)
+        say(f"{len(here)} of {len(agreement.sites)} sites are connected; at first each reads its records and compiles")
+        post = Post(exchange, agreement.to_json(), patience, longest)
+        try:
+            session.hold(post)
+        except Deserted:
+            say("no site is there any more; waiting for them")
+        finally:
+            post.close()
+        session = replace(session, forgives=False)
         status = read_status(out)
-        for name, site in status.get("sites", {}).items():
-            if site["updates"] > updates.get(name, 0):
-                vain[name], updates[name] = 0, site["updates"]
-        vain.update(ended_for)
-        if status.get("failed"):
-            raise ValueError(f"the study cannot go on: {status['failed']}")
         place = (status.get("phase"), status.get("done"))
         idle = idle + 1 if place == last else 0
         last = place
-        if idle >= MOST_SITTINGS:
-            raise ValueError(f"{MOST_SITTINGS} sittings ended without a step; look into {out / 'flare.log'}")
+        if idle >= MOST_SESSIONS:
+            raise ValueError(f"{MOST_SESSIONS} sessions ended without a step; look into {out / 'log.jsonl'}")
 
 
 def _wait_for(
-    operator: nvflare.Operator,
-    process: subprocess.Popen[bytes],
-    agreement: Agreement,
-    at_least: int,
-    patience: float,
-    out: Path,
-    say: Say,
+    exchange: Exchange, agreement: Agreement, at_least: int, patience: float, out: Path, say: Say
 ) -> list[str]:
     """The sites that are connected, once they are enough; or all that are there when patience ends."""
     names, told = [entry[0] for entry in agreement.sites], None
     end = time.monotonic() + patience
     while True:
-        if process.poll() is not None:
-            raise ValueError("the coordinator's process ended; is its port in use? Look into flare.log")
-        here = [name for name, age in operator.connected().items() if name in names and age < 5 * nvflare.HEARTBEAT]
+        here = exchange.connected()
         missing = [name for name in names if name not in here]
         if missing != told:
             told = missing
@@ -318,74 +300,10 @@ def _put_waiting(out: Path, agreement: Agreement, here: Sequence[str]) -> None:
         for name, epsilon, _, _ in agreement.sites
     }
     plain = {"study": agreement.plan.name, "time": now(), "phase": "waiting", "sites": sites}
-    nvflare.put(out / "status.json", json.dumps(plain, indent=1))
+    put(out / "status.json", json.dumps(plain, indent=1))
 
 
-def _watch(
-    operator: nvflare.Operator,
-    process: subprocess.Popen[bytes],
-    job: str,
-    here: Sequence[str],
-    hopeless: Collection[str],
-    out: Path,
-    watch: Callable[[Mapping[str, Any]], None],
-) -> set[str]:
-    """Until the sitting is over. It is ended for another one when a site that is away can be reached again: for whom.
-
-    hopeless: for whom none is ended any more.
-    """
-    ended_for: set[str] = set()
-    earlier = read_status(out).get("time")  # of another sitting: it does not say who is away from this one
-    seen, since = None, time.monotonic()
-    while not operator.is_over(job):
-        if process.poll() is not None:
-            raise ValueError("the coordinator's process ended; give the same command again to go on")
-        status = read_status(out)
-        if status.get("time") != seen:
-            seen = status.get("time")
-            watch(status)
-        is_settled = status.get("time") != earlier and time.monotonic() - since > 3 * nvflare.HEARTBEAT
-        silent = (
-            _read_silent(out) if time.monotonic() - since > 10 * nvflare.HEARTBEAT else []
-        )  # it takes time to begin
-        if (is_settled or silent) and not ended_for:
-            ended_for = _back(operator, status, here, silent) - set(hopeless)
-            if ended_for:
-                (out / "recess").touch()
-        time.sleep(POLL)
-    watch(read_status(out))
-    return ended_for
-
-
-def _read_silent(out: Path) -> list[str]:
-    try:
-        return json.loads((out / "silent.json").read_text())
-    except (OSError, ValueError):
-        return []
-
-
-def _back(
-    operator: nvflare.Operator, status: Mapping[str, Any], here: Sequence[str], silent: Sequence[str]
-) -> set[str]:
-    """Sites that have no part in this sitting, or lost it, and are connected."""
-    sites = status.get("sites", {})
-    if status.get("phase") == "waiting":
-        return set()
-    left = {name for name, site in sites.items() if site["state"] == "left out"}
-    lost = {*silent, *(name for name, site in sites.items() if site["state"] == "away")}
-    fresh = {name for name, age in operator.connected().items() if age < 3 * nvflare.HEARTBEAT}
-    return ((fresh - set(here)) | (fresh & lost)) & (set(sites) - left)
-
-
-# --- tacit network status, withdraw -------------------------------------------------------------------------------
-
-
-def read_status(out: Path) -> dict[str, Any]:
-    """Where a study is; empty if it was not begun."""
-    try:
-        return json.loads((out / "status.json").read_text())
-    except (OSError, ValueError):
-        return {}
+# --- tacit network withdraw ---------------------------------------------------------------------------------------
 
 
 def withdraw(out: Path, site: str) -> None:

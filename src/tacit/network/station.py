@@ -10,9 +10,10 @@ The folder `state` beside the data:
 | file                     | what                                                                                 |
 |--------------------------|--------------------------------------------------------------------------------------|
 | `ledger.sqlite`          | what has been spent of the data set's budget, over all studies                       |
-| `STUDY/*.store`          | the factor and the last answer of each phase, from which a round is answered again   |
-| `STUDY/scaling.tree`     | the scales of columns that this study uses; they stay                                |
+| `study-*/*.store`        | the factor and the last answer of each phase, from which a round is answered again   |
+| `study-*/scaling.tree`   | the scales of columns that this study uses; they stay                                |
 | `identity`               | the key by which the site signs in secure sums                                       |
+| `held-out.key`           | the secret by which records are held out of studies                                  |
 | `audit.jsonl`            | a line for every message answered, each with the hash of the one before; older ones  |
 |                          | are in `audit-0001.jsonl` and so on                                                  |
 """
@@ -23,11 +24,11 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.config import SiteFile, Unfit, read_site
-from tacit.engines.nvflare import Answer, Answerer
+from tacit.config import SiteFile, Unfit
 from tacit.federated.assembly import MASK, Delegate, new_identity, public_identity
+from tacit.federated.held_out import kept, kept_secret, seeded_secret
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
 from tacit.federated.site import NO_ROOM, SEEDED, Site, Trace, _write, check_complete, trace_of
 from tacit.network.agreement import Agreement, form_of
@@ -49,7 +50,6 @@ from tacit.privacy.randomness import insecure_key, secure_key
 from tacit.scaling import Range, Scaling
 from tacit.study import PHASES, Setup, name_of
 
-SITE_FILE = "TACIT_SITE"  # the variable by which `tacit join` tells FLARE's children where the site's file is
 LOCK_PATIENCE = 60.0  # seconds for which a new process waits for an old one of the same site to end
 UNWRITABLE = "the site cannot write its audit log; ask those who run it"
 PART = 4 * 2**20  # bytes of the audit log, after which a new file is begun
@@ -66,7 +66,7 @@ class Refused(ValueError):
 
 
 class Station:
-    """`station(request) -> (answer, note)`, in bytes. Made of the site's file and of the study that a job carries.
+    """`station(request) -> (answer, note)`, in bytes. Made of the site's file and of a study that was proposed.
 
     A study that the site does not accept is refused at every message, with the reason.
     """
@@ -88,6 +88,9 @@ class Station:
             self.refusal, words = error.public, str(error)
         except (ValueError, ArithmeticError, MemoryError, OSError) as error:  # the site's own: words may hold paths
             self.refusal, words = "the site is not ready for this study; ask those who run it", str(error)
+        except BaseException:
+            self.close()
+            raise
         try:
             self._write("refused" if self.refusal else "opened", self.study, 0, study, b"", words)
         except OSError:
@@ -128,23 +131,26 @@ class Station:
         public = agreement.setup(outline)
         self._check_noise(public)
         self.study = name_of(public)
-        # The name of a study is the coordinator's: no letter of it may lead elsewhere.
-        self.folder = self.file.state_folder / re.sub("[^A-Za-z0-9_-]", "_", self.study)
+        self.folder = self.file.state_folder / folder_of(self.study)
         self.ledger = self._ledger()
         self.allowance = Allowance(self.ledger, self.study, self.epsilon)
         self.least = public.least(self.place)
+        self._check_count()
         self._check_budget()
         self.file.check()  # as a whole: which columns a study asks for must not tell which of them fit
         records = self.file.table(agreement.columns, agreement.target, self.plan.link)
-        self.setup = agreement.setup(outline, self.name, records)
         seed = self.file.settings.insecure_seed
         self.key = secure_key() if seed is None else insecure_key(seed)
+        self.setup = agreement.setup(outline, self.name, records)
+        if self.plan.evaluation:
+            secret = kept_secret(self.file.state_folder) if seed is None else seeded_secret(seed)
+            self.setup = self.setup.splitting({self.name: secret})
         charged = {entry.study for entry in self.ledger.entries()}
         for phase in PHASES:  # that were begun before: their last rounds are to be told
             if (self.folder / f"{phase}.store").exists() or (
                 self.plan.secure_sum and f"{self.study}/{phase}" in charged
             ):
-                self._site(phase)
+                self._site(phase, None if phase == "scaling" else _scaling_of(self.scales.read_bytes()))
 
     def _objections(self, places: int) -> Iterator[str]:
         """What of the plan is beyond the site's limits, which are in its own file."""
@@ -163,7 +169,7 @@ class Station:
             yield "this study trusts the coordinator with sums; this site adds its own noise or none takes part"
         if plan.secure_sum:
             yield from self._distrusts()
-        if limits.most_rounds is not None and plan.rounds > limits.most_rounds:
+        if plan.rounds > limits.most_rounds:
             yield f"rounds={plan.rounds}; expected at most {limits.most_rounds} here"
         if not self.epsilon <= limits.epsilon:
             yield f"epsilon={self.epsilon:g} is asked for; expected at most {limits.epsilon:g} here"
@@ -253,6 +259,12 @@ class Station:
             if trace is not None:
                 yield trace
 
+    def _check_count(self) -> None:
+        """One study more, however little it costs, is a folder and lines of logs that stay."""
+        known = {entry.study.rpartition("/")[0] for entry in self.ledger.entries()} | {self.study}
+        if len(known) > self.file.settings.limits.most_studies:
+            raise Refused("this site has taken part in as many studies as it allows; ask those who run it")
+
     def _check_budget(self) -> None:
         """A study that cannot be paid for to its end is not begun."""
         tells = self.file.settings.shares.spent
@@ -295,10 +307,9 @@ class Station:
         if phase != "inference" and phase not in self.setup.mechanisms[self.place]:
             return self._refuse(broadcast, f"the plan has no {phase}; use the same study file")
         try:
-            self.folder.mkdir(exist_ok=True)
-            scaling, content = _opened(broadcast.content)
-            self._check_scaling(phase, scaling)
-            site = self._site(phase)
+            sent, content = _opened(broadcast.content)
+            scaling = None if phase == "scaling" else self._checked_scaling(sent)
+            site = self._site(phase, scaling)
         except Refused as error:
             return self._refuse(broadcast, str(error))
         except OSError:
@@ -306,15 +317,28 @@ class Station:
         except ValueError:
             return self._refuse(broadcast, "the site is not ready for this study; ask those who run it")
         try:
-            return site(Broadcast(broadcast.study, broadcast.round, content))
+            answer = site(Broadcast(broadcast.study, broadcast.round, content))
         except (ValueError, ArithmeticError, MemoryError):  # settings with which no update can be made
-            return self._refuse(broadcast, "no update can be made with these settings; begin a study with others")
+            answer = self._refuse(broadcast, "no update can be made with these settings; begin a study with others")
+        if isinstance(answer, Update):
+            try:
+                self._begin(scaling)
+            except OSError:
+                return self._refuse(broadcast, NO_ROOM)
+        elif not self.scales.exists():
+            self._sites.pop(phase, None)  # it was made for scales that nothing was answered by
+        return answer
 
-    def _site(self, phase: str) -> "Site | Delegate":
-        """The site of a phase, made when it is first asked."""
+    def _begin(self, scaling: Scaling | None) -> None:
+        """Make the study's folder, and keep its scales: not before a message is known to be sound."""
+        self.folder.mkdir(exist_ok=True)
+        if scaling is not None and not self.scales.exists():
+            _write(self.scales, encode_tree(jax.tree.map(np.asarray, asdict_of(scaling))))
+
+    def _site(self, phase: str, found: Scaling | None) -> "Site | Delegate":
+        """The site of a phase, made when it is first asked. found: the scales by which it reads."""
         if phase not in self._sites:
             setup, place = self.setup, self.place
-            found = None if phase == "scaling" else self._scaling()
             if self.plan.secure_sum:
                 self._sites[phase] = self._delegate(phase, found)
                 return self._sites[phase]
@@ -324,7 +348,10 @@ class Station:
             most = setup.most_updates(phase)
             study = f"{self.study}/{phase}"
             tells = self.file.settings.shares.spent
-            self._sites[phase] = Site(self.name, study, algorithm, access, self.key, self.allowance, store, most, tells)
+            self._sites[phase] = Site(
+                *(self.name, study, algorithm, access, self.key, self.allowance, store, most, tells),
+                prepare=partial(self._begin, found),
+            )
         return self._sites[phase]
 
     def _delegate(self, phase: str, scaling: Scaling | None) -> Delegate:
@@ -334,14 +361,17 @@ class Station:
 
     # --- Scales of columns: the first that come are the study's ---------------------------------------------------
 
-    def _check_scaling(self, phase: str, scaling: Any) -> None:
-        if phase == "scaling":
-            return
-        path, data = self.folder / "scaling.tree", encode_tree(scaling)
-        if path.exists():
-            if path.read_bytes() != data:
+    @property
+    def scales(self) -> Path:
+        """The file of the scales that the study began with."""
+        return self.folder / "scaling.tree"
+
+    def _checked_scaling(self, scaling: Any) -> Scaling:
+        data = encode_tree(scaling)
+        if self.scales.exists():
+            if self.scales.read_bytes() != data:
                 raise Refused("the scales of columns differ from those that this study began with; begin a new study")
-            return
+            return _scaling_of(data)
         like = jax.tree.map(np.asarray, asdict_of(self.setup.public_scaling()))
         same = jax.tree.structure(scaling) == jax.tree.structure(like) and all(
             np.shape(a) == np.shape(b) and np.asarray(a).dtype == b.dtype and np.all(np.isfinite(a))
@@ -349,12 +379,7 @@ class Station:
         )
         if not same or not np.all(np.asarray(scaling["scale"]) > 0):
             raise Refused("the scales of columns are not of this study's form; begin a new study")
-        _write(path, data)
-
-    def _scaling(self) -> Scaling:
-        found = decode_tree((self.folder / "scaling.tree").read_bytes())
-        found = jax.tree.map(jnp.asarray, found)
-        return Scaling(Range(found["low"], found["high"]), found["location"], found["scale"])
+        return _scaling_of(data)
 
     # --- Notes ---------------------------------------------------------------------------------------------------
 
@@ -380,6 +405,16 @@ class Station:
         return json.dumps(note)
 
 
+def folder_of(study: str) -> str:
+    """Where a site keeps what it knows of a study. The study's name is the coordinator's, and chooses no name here."""
+    return f"study-{hashlib.sha256(study.encode()).hexdigest()[:32]}"
+
+
+def _scaling_of(data: bytes) -> Scaling:
+    found = jax.tree.map(jnp.asarray, decode_tree(data))
+    return Scaling(Range(found["low"], found["high"]), found["location"], found["scale"])
+
+
 def asdict_of(scaling: Scaling) -> dict[str, Any]:
     """Scales of columns as a message carries them."""
     return {"low": scaling.range.low, "high": scaling.range.high, "location": scaling.location, "scale": scaling.scale}
@@ -394,18 +429,9 @@ def _opened(content: Any) -> tuple[Any, Any]:
 
 def identity_of(state: Path) -> bytes:
     """The key by which a site signs in secure sums, made when it is first asked for. It stays in the state folder."""
-    place = state / "identity"
-    if not place.exists():
+    if not state.exists():
         _make_folder(state)
-        fresh = state / f"identity.{os.getpid()}"
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(new_identity())
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its key is the site's
-            os.link(fresh, place)
-        fresh.unlink()
-    return place.read_bytes()
+    return kept(state / "identity", new_identity)
 
 
 # --- Durable files ------------------------------------------------------------------------------------------------
@@ -582,18 +608,3 @@ def locked(path: Path) -> Any:
                 file.close()
                 raise ValueError(f"another process works in {path.parent}; end it first") from None
             time.sleep(0.2)
-
-
-# --- FLARE's side -------------------------------------------------------------------------------------------------
-
-
-class StationExecutor(Answerer):
-    """The executor that a job names. Its settings are in the site's file; it takes none from a job."""
-
-    def open(self, study: bytes) -> Answer:
-        self._station = Station(read_site(Path(os.environ[SITE_FILE])), study)
-        return self._station
-
-    def close(self) -> None:
-        with contextlib.suppress(AttributeError):
-            self._station.close()

@@ -25,11 +25,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from dp_accounting import dp_event, privacy_accountant
-from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import rdp_privacy_accountant as rdp_accountant
 from scipy import optimize, special, stats
 
-from tacit.privacy import events
+from tacit.privacy import events, losses
 from tacit.privacy.events import Adjacency, Event, check_adjacency, check_number
 
 Accountant = Literal["pld", "rdp", "moments", "zcdp", "tcdp", "advanced", "basic"]
@@ -227,18 +226,15 @@ def _price(
         return _closed_form(accountant, found, delta, adjacency)
     if (sigma := _single_gaussian(found)) is not None:
         return _gaussian_epsilon(delta, sigma)
-    left = delta - _unseen(found)
-    if left < delta / 2:
-        if math.isfinite(pure := _pure_epsilon(found)):
-            return pure  # it holds at every δ, however small
-        raise ValueError(
-            f"delta={delta} is below what pld can resolve over {_compositions(found)} steps; "
-            "use a larger delta or the accountant rdp"
-        )
-    try:
-        value = _refined(found, adjacency, lambda loss: float(loss.get_epsilon_for_delta(left)), tolerance)
-    except (OverflowError, MemoryError):
-        raise ValueError("pld cannot hold losses this large; use more noise or the accountant rdp") from None
+    if delta < losses.LEAST_FOUND and not math.isfinite(_pure_epsilon(found)):
+        raise ValueError(f"delta={delta} is below what pld can resolve; use a larger delta or the accountant rdp")
+    value = _worst(
+        found,
+        adjacency,
+        lambda steps: losses.view_for_delta(steps, delta),
+        lambda loss: loss.epsilon(delta),
+        tolerance,
+    )
     return min(value, _pure_epsilon(found))
 
 
@@ -296,8 +292,13 @@ def _delta(
             return _gaussian_delta(epsilon, sigma)
         if epsilon >= _pure_epsilon(found):
             return 0.0
-        price = _refined(found, adjacency, lambda loss: float(loss.get_delta_for_epsilon(epsilon)), tolerance)
-        return min(1.0, price + _unseen(found))
+        return _worst(
+            found,
+            adjacency,
+            lambda steps: losses.view_for_epsilon(steps, epsilon),
+            lambda loss: float(loss.delta(np.array([epsilon]))[0]),
+            tolerance,
+        )
     low, high = -700.0, 0.0  # of log δ; the smallest δ whose ε is small enough
     for _ in range(60):
         middle = (low + high) / 2
@@ -405,24 +406,30 @@ def true_positive_rates(
     if not found:
         return list(false_positive_rates)
     bounds = [1.0] * len(false_positive_rates)
+    least = min(false_positive_rates)
+    directions = _directions(found, adjacency)
+    views = [losses.view_for_delta(steps, 1e-15 + 1e-3 * least) for steps in directions]
 
-    def best(loss: Any, rates: Sequence[float]) -> list[float]:
-        limit = min(float(loss.get_epsilon_for_delta(1e-15 + 1e-6 * min(rates))), 700.0)
+    def best(composed: Sequence[losses.Loss], rates: Sequence[float]) -> list[float]:
+        limit = min(max(loss.epsilon(1e-15 + 1e-6 * min(rates)) for loss in composed), 700.0)
         grid = np.linspace(0.0, limit, 4001)
         imperfection = (1 + np.exp(grid)) * sum(n * part.imperfection for part, n in found.items())
-        deltas = np.asarray(loss.get_delta_for_epsilon(grid)) + _unseen(found) + imperfection
+        deltas = np.maximum.reduce([loss.delta(grid) for loss in composed]) + imperfection
         by_ratio = (np.exp(grid) * rate + deltas for rate in rates)
         by_complement = (1 - np.exp(-grid) * (1 - deltas - rate) for rate in rates)
         return [float(min(*map(np.min, pair), 1.0)) for pair in zip(by_ratio, by_complement, strict=True)]
 
-    def read(loss: Any) -> float:
+    def read(scale: float) -> float:
         """All of them are bounds, on any grid; the first decides how fine it has to be."""
+        grids = [seen.first_grid(TOLERANCE) * scale for seen in views]
+        composed = [losses.compose(*each) for each in zip(directions, views, grids, strict=True)]
         first, *others = false_positive_rates
-        now = best(loss, [first]) + (best(loss, others) if others else [])
+        now = best(composed, [first]) + (best(composed, others) if others else [])
         bounds[:] = map(min, bounds, now)
         return now[0]
 
-    _refined(found, adjacency, read, None)
+    finest = max(seen.finest / seen.first_grid(TOLERANCE) for seen in views)
+    _settled(1.0, finest, read, TOLERANCE if len(found) <= FEW_PARTS else SCHEDULE_TOLERANCE)
     return bounds
 
 
@@ -474,106 +481,27 @@ def _amplified(epsilon: float, rate: float) -> float:
 # --- pld ---------------------------------------------------------------------------------------------------------
 
 
-def _loss_deviation(part: Part, adjacency: Adjacency) -> float:
-    """About the standard deviation of one step's privacy loss: what the grid has to resolve."""
-    if part.noise == "laplace":
-        return (part.rate or 1.0) / part.noise_multiplier
-    spread = math.sqrt(math.expm1(min(1 / part.noise_multiplier**2, 50.0)))
-    if part.rate is None:
-        return 1 / part.noise_multiplier
-    return min(part.rate * spread * (2 if adjacency == "replace-one" else 1), 1 / part.noise_multiplier)
+def _directions(found: Counter[Part], adjacency: Adjacency) -> list[Counter[losses.Step]]:
+    """What `losses` composes: the steps of each direction that can be the worst. Bare Gaussians are one."""
+    sampled = any(part.rate is not None for part in found)
+    names: tuple[losses.Direction, ...] = ("replace",) if adjacency == "replace-one" else ("remove", "add")
+    directions = []
+    for direction in names if sampled else names[:1]:
+        steps: Counter[losses.Step] = Counter()
+        bare: Counter[Part] = Counter()
+        for part, count in found.items():
+            if part.rate is None and part.noise == "gaussian":
+                bare[part] += count
+            else:
+                steps[_step(part, direction)] += count
+        if bare and (sigma := _single_gaussian(bare)) is not None:
+            steps[((1.0, losses.Pair("gaussian", sigma)),)] += 1
+        directions.append(steps)
+    return directions
 
 
-def _compositions(found: Counter[Part]) -> int:
-    """How many distributions are convolved. Bare Gaussians compose in closed form, so they count once."""
-    return sum(1 if part.rate is None and part.noise == "gaussian" else n for part, n in found.items())
-
-
-def _grid(found: Counter[Part], adjacency: Adjacency) -> float:
-    """A first grid: a tenth of the root mean square of the steps' losses, whose variance the grid inflates."""
-    variance = sum(n * _loss_deviation(part, adjacency) ** 2 for part, n in found.items())
-    return 0.1 * math.sqrt(variance / _compositions(found))
-
-
-# A truncation that happens at most this often in a whole run is paid out of δ; a likelier one is priced in full.
-RARE_TRUNCATION = 1e-9
-
-
-def _unseen(found: Counter[Part]) -> float:
-    """What to take off δ: floating point, and truncations so rare that an infinite loss is a good bound.
-
-    The n-th power of a Fourier transform is off by some n·u in total mass, u = 2⁻⁵³: the transform's error is at most
-    about log2(size)·u ≈ 20u relative to the distribution's norm, n times that after the power, and its sum over the
-    some 16 deviations that are kept at most 4 times more. An estimate on the safe side, not a proof.
-    """
-    truncated = sum(n * part.truncation for part, n in found.items() if n * part.truncation <= RARE_TRUNCATION)
-    return _compositions(found) * 80 * 2.0**-53 + truncated
-
-
-def _refined(
-    found: Counter[Part], adjacency: Adjacency, read: Callable[[Any], float], tolerance: float | None
-) -> float:
-    """`read` of the composed loss distribution, on a grid that is refined until halving it changes little.
-
-    Every answer is an upper bound; the finest is returned. The error falls with the square of the grid, so a halving
-    that changes too much tells how fine the next grid must be.
-    """
-    tolerance = tolerance or (TOLERANCE if len(found) <= FEW_PARTS else SCHEDULE_TOLERANCE)
-    grid, floor = _grid(found, adjacency), _finest(found, adjacency)
-    grid = max(grid, 2 * floor)
-    while True:
-        coarse, fine = (read(_composed(found, adjacency, g)) for g in (grid, grid / 2))
-        change, allowed = abs(coarse - fine), tolerance * max(abs(fine), 1e-9)
-        if not math.isfinite(fine) or change <= allowed or grid <= 2 * floor:
-            return min(coarse, fine)
-        grid = max(grid * min(max(0.8 * math.sqrt(allowed / change), 1 / 16), 1 / 2), 2 * floor)
-
-
-def _finest(found: Counter[Part], adjacency: Adjacency) -> float:
-    """The finest grid that is worth its rounding and its time.
-
-    Masses are second differences of hockey-stick divergences, so a fine grid loses digits, and n steps multiply the
-    loss. The grid below which ε was seen to rise again is 0.006 deviations at n = 1e5 and 0.0015 at n = 1e4. Nor may
-    one step's distribution pass a million points.
-    """
-    numerical = 10 * _grid(found, adjacency) * 0.006 * (_compositions(found) / 1e5) ** 0.6
-    widest = 0.0
-    for part in found:
-        loss = (10.5 + 0.5 / part.noise_multiplier) / part.noise_multiplier  # at 10.5 deviations
-        if part.rate is not None:
-            loss = max(0.0, loss + math.log(part.rate)) + part.rate
-        widest = max(widest, loss)
-    return max(numerical, widest / 1e6)
-
-
-def _composed(found: Counter[Part], adjacency: Adjacency, grid: float) -> Any:
-    losses = [_loss(part, count, adjacency, grid) for part, count in sorted(found.items(), key=repr)]
-    return functools.reduce(lambda a, b: a.compose(b), losses)
-
-
-def _loss(part: Part, count: int, adjacency: Adjacency, grid: float) -> Any:
-    """The privacy loss distribution of `count` times `part`."""
-    settings: dict[str, Any] = {"value_discretization_interval": grid}
-    if part.fixed_size:
-        raise ValueError("pld does not price fixed-size samples; use the accountant rdp")
-    if part.noise == "laplace":
-        if part.rate is not None and adjacency == "replace-one":
-            raise ValueError("pld does not price sampled Laplace noise under replace-one; ask for add-remove")
-        return pld.from_laplace_mechanism(
-            part.noise_multiplier, sampling_prob=part.rate or 1.0, **settings
-        ).self_compose(count)
-    if part.rate is None:  # the multiplier is already relative to the sensitivity under `adjacency`
-        return pld.from_gaussian_mechanism(part.noise_multiplier / math.sqrt(count), **settings)
-    loss = pld.from_gaussian_mechanism(
-        part.noise_multiplier, sampling_prob=part.rate, neighboring_relation=_RELATIONS[adjacency], **settings
-    )
-    if count * part.truncation > RARE_TRUNCATION:
-        loss = _truncated(part, loss, settings)
-    return loss.self_compose(count)
-
-
-def _truncated(part: Part, untruncated: Any, settings: dict[str, Any]) -> Any:
-    """The loss of a Poisson sample of public slots of which the first `buffer` chosen are kept.
+def _step(part: Part, direction: losses.Direction) -> losses.Step:
+    """The pair of laws that a step's loss is about, or a mixture of two for a truncated sample.
 
     Let the unit's slot be i. Condition on the choice among the other slots, which does not depend on the data, and
     reveal it. If fewer than `buffer` others are chosen, nothing is cut: the pair is that of Poisson sampling. Else
@@ -583,13 +511,58 @@ def _truncated(part: Part, untruncated: Any, settings: dict[str, Any]) -> Any:
     replace-one pair of a sampled Gaussian with twice the clip. Revealing which case holds makes the loss a mixture of
     the two, with the probability of the second as its weight.
     """
-    displaced = pld.from_gaussian_mechanism(
-        part.noise_multiplier / 2,
-        sampling_prob=part.rate or 1.0,
-        neighboring_relation=_RELATIONS["replace-one"],
-        **settings,
-    )
-    return displaced.compute_mixture(untruncated, part.truncation)
+    if part.fixed_size:
+        raise ValueError("pld does not price fixed-size samples; use the accountant rdp")
+    if part.rate is None:  # the multiplier is already relative to the sensitivity under the adjacency
+        return ((1.0, losses.Pair(part.noise, part.noise_multiplier)),)
+    if part.noise == "laplace" and direction == "replace":
+        raise ValueError("pld does not price sampled Laplace noise under replace-one; ask for add-remove")
+    pair = losses.Pair(part.noise, part.noise_multiplier, part.rate, direction)
+    if part.truncation == 0:
+        return ((1.0, pair),)
+    displaced = losses.Pair("gaussian", part.noise_multiplier / 2, part.rate, "replace")
+    return ((1 - part.truncation, pair), (part.truncation, displaced))
+
+
+def _settled(grid: float, finest: float, read: Callable[[float], float], tolerance: float) -> float:
+    """`read` of a grid, which is refined until halving it changes little.
+
+    Every answer is an upper bound; the least is returned. The error falls with the square of the grid, so a halving
+    that changes too much tells how fine the next grid must be.
+    """
+    while True:
+        coarse, fine = read(grid), read(grid / 2)
+        change, allowed = abs(coarse - fine), tolerance * max(abs(fine), 1e-300)
+        if not math.isfinite(fine) or change <= allowed or grid / 2 <= finest:
+            return min(coarse, fine)
+        grid = max(grid * min(max(0.8 * math.sqrt(allowed / change), 1 / 16), 1 / 2), finest)
+
+
+def _worst(
+    found: Counter[Part],
+    adjacency: Adjacency,
+    view: Callable[[losses.Steps], losses.View],
+    read: Callable[[losses.Loss], float],
+    tolerance: float | None,
+) -> float:
+    """The largest `read` of the directions. One that is the lesser on a first grid is refined only if it must be."""
+    tolerance = tolerance or (TOLERANCE if len(found) <= FEW_PARTS else SCHEDULE_TOLERANCE)
+    looked = []
+    for steps in _directions(found, adjacency):
+        seen = view(steps)
+        grid = seen.first_grid(tolerance)
+        looked.append((read(losses.compose(steps, seen, grid)), grid, steps, seen))
+    worst = 0.0
+    for first, grid, steps, seen in sorted(looked, key=lambda each: -each[0]):
+        if first <= worst:
+            break  # also a first bound is a bound
+        known = {grid: first}
+
+        def at(grid: float, known: dict[float, float] = known, steps: Any = steps, seen: Any = seen) -> float:
+            return known[grid] if grid in known else read(losses.compose(steps, seen, grid))
+
+        worst = max(worst, _settled(grid, seen.finest, at, tolerance))
+    return worst
 
 
 # --- The other accountants ---------------------------------------------------------------------------------------

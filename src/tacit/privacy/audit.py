@@ -35,7 +35,7 @@ from tacit.privacy import accounting
 from tacit.privacy.clipping import Contributions, Dense, Limit, Linear, Outer, clip_weights
 from tacit.privacy.events import Event, Gaussian, check_number
 from tacit.privacy.mechanism import Access, SubsampledGaussian
-from tacit.privacy.randomness import insecure_key
+from tacit.privacy.randomness import insecure_key, is_secure, witness
 from tacit.privacy.released import Released, price
 
 Tree = Any
@@ -94,9 +94,10 @@ class Canaried(Access):
     def map(self, function: Callable[[Tree], Tree]) -> "Canaried":
         return replace(self, records=(jax.vmap(jax.vmap(function))(self.records[0]), self.records[1]))
 
-    def only(self, places: Array) -> "Canaried":
+    def where(self, predicate: Callable[[Tree], Array]) -> "Canaried":
         records, numbers = self.records
-        return replace(self, records=(records, jnp.where(places, numbers, 0)), present=self.present & places)
+        kept = jax.vmap(jax.vmap(predicate))(records)
+        return replace(self, records=(records, jnp.where(kept, numbers, 0)), present=self.present & kept)
 
     def whole(self) -> "Canaried":
         records, numbers = self.records
@@ -138,6 +139,86 @@ class Canaried(Access):
         shift = (inner - jnp.square(batch.norms() * weights) / 2) / jnp.square(noise * clip)
         shift = jnp.where(weights > 0, shift, 0)  # one that is not finite contributes nothing
         return replace(release, trace=(jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + shift),))
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["records", "present", "level", "within", "is_within"],
+    meta_fields=["mechanism", "unit"],
+)
+@dataclass(frozen=True)
+class Paired(Access):
+    """The records of two files as one access, of which a run reads one; releases are scored.
+
+    `records` are those of the file without a row, `within` has those of the file with it: in the same form, but it may
+    be in other slots, or read otherwise, for the attacker takes nothing for granted. He knows both files. At every sum
+    he knows what it would be in either world, and scores the noise by which it is the one or the other:
+
+        (⟨d, z⟩ ± ‖d‖²/2) / σ²,   d the difference of the exact sums, z the noise, + in the world with the row
+
+    No score of Gaussian noise tells more. Nothing may be sampled: what a sample hides would be known to him.
+    """
+
+    within: Access = None  # type: ignore[assignment]  # given always; fields before it have defaults
+    is_within: Any = False
+
+    canaries = 1
+
+    @classmethod
+    def of_both(cls, without: Access, within: Access) -> "Paired":
+        """From accesses of one form."""
+        form = [jax.tree.map(jnp.shape, access) for access in (without, within)]
+        if form[0] != form[1]:
+            raise ValueError("two files whose records have other forms; give both the same number of slots")
+        plain = (without.records, without.present, without.mechanism, without.unit, without.level)
+        return cls(*plain, within, jnp.asarray(False))
+
+    def having(self, included: Any) -> "Paired":
+        """The file with the row, if `included` (one for one canary) is true."""
+        return replace(self, is_within=jnp.asarray(included, bool).reshape(()))
+
+    def map(self, function: Callable[[Tree], Tree]) -> "Paired":
+        return replace(self, records=jax.vmap(jax.vmap(function))(self.records), within=self.within.map(function))
+
+    def where(self, predicate: Callable[[Tree], Array]) -> "Paired":
+        kept = self.present & jax.vmap(jax.vmap(predicate))(self.records)
+        return replace(self, present=kept, within=self.within.where(predicate))
+
+    def whole(self) -> "Paired":
+        raise ValueError("a row is no unit where whole sites are; audit a study with unit='record'")
+
+    def _release(self, key: Array, contribution: Callable[[Tree], Contributions], limit: Limit | None) -> Released[Any]:
+        mechanism = self.mechanism
+        if any(rate < 1 for rate in mechanism.sampling_rates):
+            raise ValueError("a sampled sum has no score for a row; use another canary")
+        without = Access(self.records, self.present, mechanism, self.unit, self.level)
+        within = replace(self.within, mechanism=mechanism, level=self.level)
+        level, noise_key, event, out, coordinates, units = without._added_up(key, contribution, limit)
+        # A clone is another object: both worlds read by one key, of which one is released.
+        inside = within._added_up(jax.random.clone(key), contribution, limit)[3]
+        sums = jax.tree.map(partial(jnp.where, self.is_within), inside, out)
+        total = mechanism.release(noise_key, sums, level, coordinates, units)
+        release = Released(total, event, not is_secure(key), witness(noise_key))
+        if not isinstance(mechanism, SubsampledGaussian):  # there is nothing to tell from noise
+            return release
+        lattice = mechanism._lattice(coordinates, units)
+        unit, spacing = float(1 << lattice.limb_bits), lattice.spacing(level)
+
+        def exact(high: Array, low: Array) -> Array:
+            return (high.astype(spacing.dtype) * unit + low.astype(spacing.dtype)) * spacing
+
+        apart = jax.tree.map(  # as integers first: of large sums, a float would lose it
+            lambda a, b, c, d: exact(a - b, (c - d).astype(jnp.int32)), inside[0], out[0], inside[1], out[1]
+        )
+        noise = jax.tree.map(lambda noised, *halves: noised - exact(*halves), total, *sums)
+        dots = [jnp.sum(jnp.stack([d * z, d * d]).reshape(2, -1), axis=1) for d, z in _pairs(apart, noise)]
+        inner, square = sum(dots, jnp.zeros(2, spacing.dtype))
+        score = (inner + jnp.where(self.is_within, 0.5, -0.5) * square) / mechanism.deviation**2
+        return replace(release, trace=(score[None],))
+
+
+def _pairs(first: Tree, second: Tree) -> list[tuple[Array, Array]]:
+    return list(zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
 
 
 def _point(batch: Any, numbers: Array, canaries: int) -> Any:
@@ -313,7 +394,7 @@ class Audit:
 
 def audit(
     program: Program,
-    access: Canaried,
+    access: Canaried | Paired,
     delta: float,
     runs: int,
     *,
@@ -364,7 +445,7 @@ def _keys(key: Array, side: Array | int, done: Array | int, size: int) -> Array:
 
 
 @partial(jax.jit, static_argnums=0)
-def _one_batch(program: Program, keys: Array, access: Canaried) -> tuple[Array, Array]:
+def _one_batch(program: Program, keys: Array, access: Canaried | Paired) -> tuple[Array, Array]:
     """(scores, values as vectors) of one run for each key."""
 
     def one(key: Array) -> tuple[Array, Array]:

@@ -255,7 +255,8 @@ class Access:
         ones; it is a public number and must be given with `groups`.
 
         `capacity` is the public number of slots, at least as many as there are units. Without it the number of units
-        itself is the number of slots: it is then treated as public, which a statement says.
+        itself is the number of slots: it is then treated as public, which a statement says. In which slot a unit is
+        follows from the units before it, and nothing may depend on that: a row less in the file moves all later ones.
         """
         leaves = jax.tree.leaves(records)
         sizes = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
@@ -303,9 +304,13 @@ class Access:
         """This access at a level of the schedule that `repeat` is running."""
         return replace(self, level=level)
 
-    def only(self, places: Array) -> "Access":
-        """The same without records at other places, (slots, records per unit): a public choice."""
-        return replace(self, present=self.present & places)
+    def where(self, predicate: Callable[[Tree], Array]) -> "Access":
+        """The same without the records of which `predicate(record)` is false.
+
+        The predicate sees one record at a time, so that a record decides for itself alone; never by its place, which
+        a row less in the file would change for all others.
+        """
+        return replace(self, present=self.present & jax.vmap(jax.vmap(predicate))(self.records))
 
     def through(self, mechanism: Mechanism) -> "Access":
         """The same records through another mechanism."""
@@ -320,10 +325,9 @@ class Access:
         return replace(self, records=jax.vmap(jax.vmap(function))(self.records))
 
     def whole(self) -> "Access":
-        """Each unit as one record, ((its records, which of them exist), its place), for what is no sum over records."""
-        places = jnp.arange(self.present.shape[0], dtype=jnp.int32)[:, None]
-        records, filled = jax.tree.map(lambda leaf: leaf[:, None], (self.records, self.present))
-        return replace(self, records=((records, filled), places), present=jnp.any(self.present, axis=1, keepdims=True))
+        """Each unit as one record, (its records, which of them exist), for what is no sum over records."""
+        together = jax.tree.map(lambda leaf: leaf[:, None], (self.records, self.present))
+        return replace(self, records=together, present=jnp.any(self.present, axis=1, keepdims=True))
 
     def sum(self, key: Array, contribution: Callable[[Tree], Contributions]) -> Released[Tree]:
         """The sum of `contribution` over all units, estimated and priced.

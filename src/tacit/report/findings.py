@@ -36,6 +36,7 @@ SHOWN: dict[str, Any] = {
     "data": SETTING,
     "records": TREATED,
     "persons": TREATED,
+    "slots": SETTING,
     "epsilon": PRICE,
     "epsilon_asked": SETTING,
     "delta": SETTING,

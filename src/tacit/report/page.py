@@ -128,7 +128,7 @@ def title(result: Mapping[str, Any]) -> str:
     """What was done, in a line."""
     if "sites" in result:
         return findings.title(*(result[part] for part in ("name", "model", "target", "members")))
-    unit = "persons" if "persons" in result else "records"
+    unit = next(name for name in ("persons", "slots", "records") if name in result)
     return f"A {result['model']} regression of {result['target']} on {result[unit]:,} {unit}"
 
 
@@ -402,7 +402,8 @@ def _released_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     yield part | {
         "words": [
-            "Every fifth place for a record, in sums released with noise and paid for by each site; a record's "
+            "A fifth of the records on average, chosen by a hash of each one's own content, in sums released with "
+            "noise and paid for by each site; a record's "
             f"log-likelihood counts as {found['least_log_likelihood']:g} at least."
         ],
         "head": ("score", "value", "deviation of the noise"),
