@@ -126,7 +126,8 @@ def test_so_is_every_kind_of_study(clinics: Any, case: str) -> None:
     assert found.sites == alone.sites
     for name in NAMES:
         statement = found.posterior.statement["sites"][name]
-        assert statement["epsilon"] == pytest.approx(clinics.ledger(name).spent(), rel=1e-3)
+        assert statement["epsilon"] == pytest.approx(clinics.stations[name].allowance.spent(), rel=1e-3)
+        assert statement["epsilon"] <= clinics.ledger(name).spent() <= 2.0  # by a rule that costs more, of samples
 
 
 def test_a_study_that_goes_on_in_another_sitting_gives_the_same(clinics: Any) -> None:

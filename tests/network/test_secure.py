@@ -218,7 +218,7 @@ def test_a_round_that_was_charged_is_not_run_again_whatever_the_coordinator_says
 
 @pytest.mark.slow
 def test_whole_sites_are_protected_by_secure_sums_too(clinics):
-    introduce(clinics, unit="site", epsilon=200.0)
+    introduce(clinics, unit="site", epsilon=5.0)
     found = clinics.conduct()
     assert all(ledger.unit == "site" for ledger in map(clinics.ledger, RECORDS))
     assert "for each site" in found.statements["north"]

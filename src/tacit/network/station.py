@@ -115,7 +115,7 @@ class Station:
             agreement = Agreement.from_json(study)
         except ValueError as error:
             raise Refused(str(error)) from None
-        self.agreement, self.plan = agreement, agreement.plan
+        self.agreement, self.plan, self.study = agreement, agreement.plan, agreement.plan.name
         names = [entry[0] for entry in agreement.sites]
         if names.count(self.name) != 1:
             raise Refused(f"the study does not name {self.name}; make the kits anew, or correct the study")
