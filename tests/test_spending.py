@@ -75,6 +75,7 @@ def test_fits_of_one_ledger_add_up_and_the_one_too_many_is_refused_before_it_rea
     total = accounting.epsilon(tacit.events.Composed(tuple(whole)), 1e-4)
     assert second.statement["ledger"]["spent"] == pytest.approx(total, rel=1e-4)
     assert f"ε = {total:.3f}"[:8] in second.statement_text
+    assert "all together are at most the budget, ε = 1.5 at δ = 0.0001" in second.statement_text
     monkeypatch.setattr(fitting, "run", None)  # what reads
     monkeypatch.setattr(fitting, "price", lambda *_: whole[0])
     assert_refused("of its budget ε = 1.5 .* is spent and .* is left; this fit costs", BudgetExceeded, ledger=path)

@@ -18,6 +18,7 @@ from tacit.engines.coordinator import WITHDRAWN, Progress
 from tacit.federated.messages import Broadcast, Update
 from tacit.privacy.events import Composed, Event, Gaussian
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.statement import rounded_up
 from tacit.study import HUGE, LocalHost, Member, Plan, Setup, conduct, federate, name_of
 
 pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
@@ -650,7 +651,7 @@ def test_other_studies_are_said_to_be_counted_only_where_a_ledger_was_given(tmp_
     }
     for name, one in found.items():
         for text in one.statements.values():
-            assert (study.COUNTED in text) == (name == "given"), name
+            assert (study.OWN in text) == (name == "given"), name
             assert (study.ALONE in text) == (name in ("nowhere", "its own")), name
 
 
@@ -664,10 +665,29 @@ def test_what_a_study_spent_and_what_its_ledger_has_spent_are_two_numbers(tmp_pa
     ledger = study.Ledger.open(path)
     assert 3.9 < shared["spent"] <= 4.0 < shared["ledger_spent"] == ledger.spent()
     assert (shared["epsilon"], shared["budget"]) == (4.0, 50.0)
+    stated = found.posterior.statement["sites"]["site-0"]
+    assert stated["epsilon"] == shared["spent"], "of this study, and not of what an analyst did in all"
     assert (alone["spent"], alone["epsilon"]) == (alone["ledger_spent"], alone["budget"])
     seen = sights[-1].sites[0]
     assert (seen["spent"], seen["ledger_spent"], seen["budget"]) == (shared["spent"], ledger.spent(), 50.0)
     assert found.history[-1]["spent"]["site-0"] < 4.0
+
+
+def test_a_statement_names_the_budget_as_what_is_covered_where_studies_follow_results(tmp_path):
+    """What is spent when an analyst stops is no promise: to stop there may have followed from results."""
+    rules = {"site-0": "gaussian", "site-1": "pld", "site-2": "gaussian"}
+    paths = {name: own_ledger(tmp_path, name, accountant=rule) for name, rule in rules.items()}
+    for path in paths.values():
+        study.Ledger.open(path).charge(Gaussian(2.0), study="an earlier one", round=0)
+    study.Ledger.open(paths["site-2"]).extend(60.0)
+    sites = [replace(member, ledger=paths[member.name]) for member in members()]
+    found = federate(Plan("logistic", rounds=2), sites, out=tmp_path / "out", insecure_seed=1)
+    for row in found.sites:
+        notes = " ".join(found.posterior.statement["sites"][row["name"]]["notes"])
+        assert rounded_up(row["ledger_spent"]) not in found.statements[row["name"]]
+        assert f"at most the budget, ε = {row['budget']:g} at δ = 0.0001" in notes
+        assert ("not covered by the rule 'pld'" in notes) == (row["name"] == "site-1")
+        assert ("raised from ε = 50 to 60" in notes) == (row["name"] == "site-2")
 
 
 # --- All are asked first -------------------------------------------------------------------------------------------

@@ -49,12 +49,13 @@ class Charge:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """For the statement: the total, which is not its ε, and what the rule covers."""
+        """For the statement: what is in the books, which is no promise, and the budget, which the rule covers."""
         ledger = self.ledger
         return (
-            f"All entries of the ledger {ledger.path.name} are counted there, this fit's among them: in total "
-            f"ε = {rounded_up(self.entry.spent)} of {ledger.epsilon:g} is spent at δ = {ledger.delta!r} by the rule "
-            f"{ledger.accountant}. The ε of this statement is that of this fit alone.",
+            "The ε of this statement is that of this fit alone. All entries of the ledger "
+            f"{ledger.path.name} are counted there, this fit's among them: its books have "
+            f"ε = {rounded_up(self.entry.spent)} of the budget {ledger.epsilon:g} as spent at δ = {ledger.delta!r}, by "
+            f"the rule {ledger.accountant}.",
             f"Budgets of adaptively chosen analyses: {ledger.rule_words}.",
         )
 

@@ -108,8 +108,8 @@ ROUNDING = 1e-6  # in which the ε of the same releases may differ, relatively, 
 FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relatively: rounding in single precision
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
 PHASES = ("scaling", "inference", "evaluation")
-COUNTED = "All entries of the ledger are counted, also those of other studies."
-ADAPTIVE = "Studies of these records that are chosen after seeing results of others: {words}."
+OWN = "The ε of this statement is that of this study alone, by its plan; its ledger counts other analyses apart."
+ADAPTIVE = "All analyses in the ledger, also those that are chosen after seeing results of others: {words}."
 LARGE = "δ is 1 / {units} or more, for {units} {what} (allow_large_delta): it allows that one of them is published."
 ABSENT = "{name} took no part in this study and released nothing."
 SILENT = "{name} is not in the result; it did not say that it released anything for this study."
@@ -1387,16 +1387,17 @@ class LocalHost:
         return self.seeded or self._was_seeded
 
     def statements(self, present: Collection[str]) -> dict[str, Statement | str]:
-        """What each site is promised: the events of its ledger."""
+        """What each site is promised for this study: its own events in the ledger, which its plan fixed."""
         del present  # ledgers know
         setup = self.setup
         found: dict[str, Statement | str] = {}
         for place, (member, allowance) in enumerate(zip(setup.owners, self.allowances, strict=True)):
-            if allowance is not None and not allowance.own():
+            own = [] if allowance is None else allowance.own()
+            if allowance is not None and not own:
                 found[member.name] = ABSENT.format(name=member.name)
                 continue
             entries = () if allowance is None else allowance.entries()
-            counts = Counter(entry.event for entry in entries)
+            counts = Counter(entry.event for entry in own)
             event = NonPrivate() if allowance is None else compose(*(Repeated(e, n) for e, n in counts.items()))
             # Also what an earlier process did, before this one went on without a seed.
             seeded = self.seeded or any(entry.note == SEEDED for entry in entries)
@@ -1433,7 +1434,7 @@ class LocalHost:
             TRUSTED if setup.plan.is_pooled else whom,
             *((SECRET,) if setup.plan.participation < 1 else ()),
             *setup.remarks(place),
-            *((ALONE if is_alone else COUNTED,) if entries else ()),
+            *((ALONE if is_alone else OWN,) if entries else ()),
             *(() if (ledger := self.ledgers[place]) is None else (ADAPTIVE.format(words=ledger.rule_words),)),
         )
 

@@ -375,9 +375,12 @@ class Station:
             note["updates"] = {phase: site.updates for phase, site in self._sites.items()}
             if self.plan.secure_sum:
                 note["key"] = public_identity(identity_of(self.file.state_folder)).hex()
-            note |= {"spent": self.allowance.spent(), "rule": self.ledger.accountant}
+            ledger = self.ledger
+            note |= {"spent": self.allowance.spent(), "rule": ledger.accountant}
+            note["raised"] = ledger.epsilon != ledger.first_epsilon
             if self.file.settings.shares.spent:
-                note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": self.ledger.epsilon}
+                note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": ledger.epsilon}
+                note["first_budget"] = ledger.first_epsilon
         return json.dumps(note)
 
 
