@@ -676,10 +676,10 @@ def test_what_a_study_spent_and_what_its_ledger_has_spent_are_two_numbers(tmp_pa
 def test_a_statement_names_the_budget_as_what_is_covered_where_studies_follow_results(tmp_path):
     """What is spent when an analyst stops is no promise: to stop there may have followed from results."""
     rules = {"site-0": "gaussian", "site-1": "pld", "site-2": "gaussian"}
-    paths = {name: own_ledger(tmp_path, name, accountant=rule) for name, rule in rules.items()}
+    paths = {name: own_ledger(tmp_path, name, 6.0, accountant=rule) for name, rule in rules.items()}
     for path in paths.values():
         study.Ledger.open(path).charge(Gaussian(2.0), study="an earlier one", round=0)
-    study.Ledger.open(paths["site-2"]).extend(60.0)
+    study.Ledger.open(paths["site-2"]).extend(7.0)
     sites = [replace(member, ledger=paths[member.name]) for member in members()]
     found = federate(Plan("logistic", rounds=2), sites, out=tmp_path / "out", insecure_seed=1)
     for row in found.sites:
@@ -687,7 +687,7 @@ def test_a_statement_names_the_budget_as_what_is_covered_where_studies_follow_re
         assert rounded_up(row["ledger_spent"]) not in found.statements[row["name"]]
         assert f"at most the budget, ε = {row['budget']:g} at δ = 0.0001" in notes
         assert ("not covered by the rule 'pld'" in notes) == (row["name"] == "site-1")
-        assert ("raised from ε = 50 to 60" in notes) == (row["name"] == "site-2")
+        assert ("raised from ε = 6 to 7" in notes) == (row["name"] == "site-2")
 
 
 # --- All are asked first -------------------------------------------------------------------------------------------

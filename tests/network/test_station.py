@@ -375,9 +375,7 @@ def test_a_hello_is_answered_by_the_note_alone(clinics: Any) -> None:
     assert note["spent"] == note["ledger_spent"] == clinics.ledger(NORTH).spent() > 0
     clinics.set(NORTH, spent=False)
     note = note_of(clinics.open(NORTH))
-    assert not {"ledger_spent", "budget", "first_budget"} & set(note), (
-        "what other studies have spent is told if the site shares it"
-    )
+    assert not {"ledger_spent", "budget", "first_budget"} & set(note), "what others spent is told if the site shares it"
     assert note["spent"] == clinics.ledger(NORTH).spent(), "which follows from the events, that are always told"
     assert note["rounds"] == {"inference": 4}
     assert clinics.charged(NORTH) == 1
