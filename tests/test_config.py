@@ -288,6 +288,8 @@ def test_a_site_file_s_rule_is_one_that_is_proved() -> None:
     assert Limits(**limits).own_rule == "renyi"
     assert Limits(**limits, methods=["natural", "ep"]).own_rule == "gaussian"
     assert Limits(**limits, methods=["natural"], rule="renyi").own_rule == "renyi"
+    assert Limits(**limits, methods=["natural", "vi"], adjacency="replace-one").own_rule == "gaussian"
+    assert Limits(**limits, methods=["vi"], adjacency="replace-one").own_rule == "pld", "neither prices its samples"
     with pytest.raises(ValueError, match="rule"):
         Limits(**limits, rule="pld")
 

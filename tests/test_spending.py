@@ -140,6 +140,21 @@ def test_a_ledger_made_for_a_first_fit_has_room_for_it_by_its_own_rule(tmp_path:
         assert f"Budgets of adaptively chosen analyses: {found.rule_words}." in posterior.statement["notes"]
 
 
+@pytest.mark.parametrize("budget", ["first", 1.5])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_every_fit_makes_a_ledger_whatever_its_adjacency_and_samples(
+    path: Path, rate: float, adjacency: str, budget: Any
+) -> None:
+    """Neither proved rule prices samples under replace-one: their ledger says what is not covered."""
+    more: dict[str, Any] = {"method": "sgld", "steps": 4, "sampling_rate": rate, "adjacency": adjacency}
+    fit(ledger=path, budget_epsilon=budget, **more)
+    found = Ledger.open(path)
+    assert 0 < found.spent() <= found.epsilon
+    is_covered = rate == 1 or adjacency == "add-remove"
+    assert found.rule_words.startswith("covered, by" if is_covered else "not covered by the rule 'pld'")
+
+
 def test_a_delta_of_one_in_the_number_of_units_is_refused_or_said(path: Path) -> None:
     assert_refused("delta=0.005 for 200 records", delta=1 / RECORDS)
     people = {"groups": np.arange(RECORDS) // 2, "most_records": 2}

@@ -17,6 +17,7 @@ from tacit.data.tables import Facts, Table, read_frame
 from tacit.engines.coordinator import WITHDRAWN, Progress
 from tacit.federated.messages import Broadcast, Update
 from tacit.privacy.events import Composed, Event, Gaussian
+from tacit.privacy.filters import Filter
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.statement import rounded_up
 from tacit.study import HUGE, LocalHost, Member, Plan, Setup, conduct, federate, name_of
@@ -688,6 +689,39 @@ def test_a_statement_names_the_budget_as_what_is_covered_where_studies_follow_re
         assert f"at most the budget, ε = {row['budget']:g} at δ = 0.0001" in notes
         assert ("not covered by the rule 'pld'" in notes) == (row["name"] == "site-1")
         assert ("raised from ε = 6 to 7" in notes) == (row["name"] == "site-2")
+
+
+SAMPLED = {
+    "vi": Plan("logistic", rounds=2, method="vi", steps=2, noise_multiplier=3.0, sampling_rate=0.1),
+    "whole sites": Plan("logistic", rounds=2, unit="site", participation=0.5),
+    "nothing": Plan("logistic", rounds=2),
+}
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_every_study_makes_its_ledgers_whatever_its_adjacency_and_samples(tmp_path, kind, adjacency):
+    """Neither proved rule prices samples under replace-one: the plan is fixed, and the statement says what is not."""
+    plan = replace(SAMPLED[kind], adjacency=adjacency)
+    sites = members(places=PLACES)
+    host = LocalHost(Setup(plan, sites), tmp_path, insecure_seed=1)
+    assert set(host.consents().values()) == {""}
+    is_covered = kind == "nothing" or adjacency == "add-remove"
+    for ledger in host.ledgers:
+        assert ledger is not None
+        assert ledger.accountant == "pld" or Filter.read(ledger.accountant)
+        assert (ledger.accountant != "pld") >= (kind == "nothing")
+        assert is_covered or ledger.rule_words.startswith("not covered by the rule 'pld'")
+
+
+@pytest.mark.parametrize("rule", ["gaussian", "renyi"])
+def test_a_ledger_whose_rule_does_not_price_a_studys_samples_refuses_it_in_words(tmp_path, rule):
+    plan = replace(SAMPLED["vi"], adjacency="replace-one")
+    paths = [own_ledger(tmp_path, m.name, 6.0, accountant=rule, adjacency="replace-one") for m in members()]
+    sites = [replace(m, ledger=path) for m, path in zip(members(), paths, strict=True)]
+    with pytest.raises(ValueError, match=r"0 of 3 sites accept.*ledger does not admit the study: ") as error:
+        federate(plan, sites, out=tmp_path / "out", insecure_seed=1)
+    assert str(paths[0]) not in str(error.value)
 
 
 # --- All are asked first -------------------------------------------------------------------------------------------

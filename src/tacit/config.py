@@ -245,8 +245,16 @@ class Limits(_Section):
 
     @property
     def own_rule(self) -> str:
-        """By which a ledger counts: proved whatever is chosen after seeing results. Samples need the looser one."""
-        return self.rule or ("renyi" if "vi" in self.methods else "gaussian")
+        """By which a ledger counts: proved whatever is chosen after seeing results. Samples need the looser one.
+
+        Under replace-one neither proved rule prices samples: a site whose studies all sample has `pld`, which covers
+        only what was fixed beforehand, and any other one refuses them.
+        """
+        if self.rule is not None or "vi" not in self.methods:
+            return self.rule or "gaussian"
+        if self.adjacency == "add-remove":
+            return "renyi"
+        return "pld" if set(self.methods) == {"vi"} else "gaussian"
 
 
 class Shares(_Section):

@@ -1,7 +1,8 @@
 """Where a fit is charged: a ledger that is opened, or made at its first use. All of the price, before a record is read.
 
 The rule of a ledger made here is one that is proved whatever is chosen after seeing results (`privacy.filters`):
-`gaussian` where the first plan samples nothing, else `renyi`.
+`gaussian` where the first plan samples nothing, else `renyi`. Samples under replace-one no such rule prices: that
+ledger has `pld`, and it and every statement say that analyses which follow results are not covered.
 """
 
 import os
@@ -136,9 +137,12 @@ def _make(path: Path, event: Event, budget: Budget, is_first: bool, unit: str, a
     assert not isinstance(epsilon, str)
     if is_first:
         epsilon = filters.first(event, epsilon, delta, adjacency)
-    departure = accounting.departure(event, adjacency)
-    rule = Filter.of(filters.name_for(event, adjacency), epsilon, delta, departure)
-    price = rule.price(event, epsilon, delta, adjacency)
+    known = filters.name_for(event, adjacency)
+    if known is None:
+        rule, price = "pld", accounting.epsilon(event, delta, adjacency=adjacency)
+    else:
+        rule = Filter.of(known, epsilon, delta, accounting.departure(event, adjacency))
+        price = rule.price(event, epsilon, delta, adjacency)
     if price > epsilon * (1 + SLACK):
         raise BudgetExceeded(
             f"budget_epsilon={epsilon:g} is less than this fit costs at δ = {delta!r} by the rule {rule}, "

@@ -75,7 +75,7 @@ from tacit.policy import default_policy
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
-from tacit.privacy.filters import Filter, name_for
+from tacit.privacy.filters import Filter, admitting
 from tacit.privacy.ledger import Allowance, Entry, Ledger
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key, secure_key
@@ -1292,13 +1292,8 @@ class LocalHost:
 
     def _rule(self, owner: Member) -> str:
         """Of a ledger that is made for this study: a filter that admits it, or else `pld`, for the plan is fixed."""
-        place, adjacency = self.setup.owners.index(owner), self.setup.plan.adjacency
-        least = self.setup.least(place)
-        try:
-            rule = Filter.of(name_for(least, adjacency), owner.epsilon, owner.delta)
-        except ValueError:  # there is none for so little
-            return "pld"
-        return str(rule) if rule.price(least, owner.epsilon, owner.delta, adjacency) <= owner.epsilon else "pld"
+        least = self.setup.least(self.setup.owners.index(owner))
+        return str(admitting(least, owner.epsilon, owner.delta, self.setup.plan.adjacency) or "pld")
 
     def _secrets(self, insecure_seed: int | None) -> dict[str, bytes]:
         """By which each site holds out records: kept beside its ledger, or else in its folder of this study.

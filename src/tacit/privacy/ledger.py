@@ -504,12 +504,17 @@ class Allowance:
         """
         if self.own():
             return ""
-        alone = self._price(Counter([self.ledger._stored(whole)]))
+        plain = Counter([self.ledger._stored(whole)])
+        alone = self._price(plain)
         if not alone <= self.epsilon * (1 + SLACK):
             return (
                 f"epsilon={self.epsilon:g} of the study does not pay for it, which costs {alone:.4g} or more; "
                 "raise it, or lower steps"
             )
+        try:  # reads no file: words about that would hold its path
+            self.ledger._price(plain, self.ledger.epsilon)
+        except ValueError as error:
+            return f"the site's ledger does not admit the study: {error}"
         left = self.ledger.remaining_after(whole)
         if math.isinf(left):
             return (
