@@ -86,8 +86,10 @@ def test_without_a_ledger_the_statement_says_so_and_without_privacy_none_is_made
     posterior = fit()
     assert UNCOUNTED in posterior.statement["notes"]
     assert posterior.statement["ledger"] is None
-    exact = fit(epsilon=float("inf"), delta=0.5, ledger=path, budget_epsilon=1.0)
+    exact = fit(epsilon=float("inf"), delta=0.5)
     assert UNCOUNTED in exact.statement["notes"]
+    for more in ({"budget_epsilon": 1.0}, {}):
+        assert_refused("epsilon=inf with a ledger", epsilon=float("inf"), delta=0.5, ledger=path, **more)
     assert not path.exists()
 
 
