@@ -18,6 +18,7 @@ from tacit.data.datasets import abalone
 from tacit.data.tables import Table
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
+from tacit.spending import beside
 from tacit.study import Setup, _capacities
 
 ROOT = Path(__file__).parent.parent
@@ -245,6 +246,19 @@ def test_two_sites_whose_files_are_one_are_refused(read: Read, tmp_path: Path, w
         south.symlink_to(north if way == "symbolic link" else target)
     words = refusal(read, WHOLE, gather=True)
     assert "site south: file='south.csv' holds the same records as that of site north, by a link or a copy" in words
+
+
+def test_a_site_whose_file_has_a_ledger_beside_it_names_the_one_to_be_charged(read: Read, tmp_path: Path) -> None:
+    """`tacit fit south.csv` charged it: a fresh ledger of the study would forget that."""
+    own = Ledger.create(beside(tmp_path / "south.csv"), data_set="south", epsilon=1.0, delta=1e-5).path
+    words = refusal(read, WHOLE, gather=True)
+    assert "site south: file='south.csv' has the ledger south.csv.ledger.sqlite beside it" in words
+    assert "expected its name as ledger = " in words
+    assert "or that of another one" in words
+    north, south = SITES.split("[[site]]")[1:]
+    named = TOP + FACTS + f'[[site]]{north}[[site]]{south}ledger = "{own.name}"\n'
+    members, _ = read(named).gather()
+    assert [member.ledger for member in members] == [None, own]
 
 
 @pytest.mark.parametrize("way", ["link", "copy"])
@@ -644,6 +658,17 @@ def test_what_a_site_does_not_offer_is_refused_in_words_for_both(
         assert words in str(error.value)
         assert words in error.value.public
         assert str(tmp_path) not in error.value.public
+
+
+def test_a_site_whose_file_has_a_ledger_beside_it_tells_its_holder_alone(join: Join, tmp_path: Path) -> None:
+    people(20, 0).to_csv(tmp_path / "north.csv", index=False)
+    join(OWN).check()
+    Ledger.create(beside(tmp_path / "north.csv"), data_set="north", epsilon=1.0, delta=1e-5)
+    with pytest.raises(
+        Unfit, match=r"has the ledger north\.csv\.ledger\.sqlite beside it.*ledger\.sqlite, with"
+    ) as error:
+        join(OWN).check()
+    assert "ledger" not in error.value.public
 
 
 @pytest.mark.parametrize(

@@ -669,6 +669,8 @@ class Study:
                         "there is no file; expected the name of a CSV or Parquet file of its records, or `tacit serve` "
                         "for a study over a network"
                     )
+                if (entry.ledger or given.ledger) is None:
+                    _check_beside(self._place(entry.file), self._remedy(entry))
                 frame = read_frame(self._place(entry.file), self.facts.listed(given.target), "file")
                 names = list(map(str, frame.columns))
                 if columns is None:  # the order of the first file is everybody's
@@ -683,6 +685,14 @@ class Study:
                 _check_places(table, entry.places)
             members.append(self._member(entry, table, entry.ledger or given.ledger))
         return members
+
+    def _remedy(self, entry: SiteEntry) -> str:
+        """Where the ledger of a site's file is to be named."""
+        if math.inf in (entry.epsilon, self.settings.epsilon if entry.epsilon is None else None):
+            return "expected a finite epsilon, for a ledger cannot count what is published exactly"
+        if self.plan.is_pooled:
+            return 'expected ledger = "..." above all tables, of the coordinator, which then counts apart'
+        return 'expected its name as ledger = "..." in this [[site]], or that of another one, which then counts apart'
 
     def _outlined(self, entries: Sequence[SiteEntry]) -> "list[Member]":
         from tacit.data.tables import Table
@@ -761,6 +771,15 @@ def _check_apart(files: Sequence[tuple[str, Path]]) -> None:
                 )
 
 
+def _check_beside(path: Path, remedy: str) -> None:
+    """Refuse a file of records whose budget is counted in a ledger beside it, which is not the one to be charged."""
+    from tacit.spending import beside
+
+    own = beside(path)
+    if own.exists():
+        raise ValueError(f"file={path.name!r} has the ledger {own.name} beside it, which 'tacit fit' charges; {remedy}")
+
+
 def _check_places(table: "Table", places: int | None) -> None:
     if places is not None and len(table.target) > places:
         raise ValueError(f"places={places} and more records; expected a place for each, so raise places")
@@ -832,6 +851,13 @@ class SiteFile:
 
         Call it before any study is seen: whether they fit tells of records, and must not depend on what is asked.
         """
+        if isinstance(self.settings.data, str):
+            with self._unfit():
+                _check_beside(
+                    self.path.parent / self.settings.data,
+                    f"expected it as {self.settings.state}/ledger.sqlite, with its budget and rule in [limits], or "
+                    "elsewhere, to count apart",
+                )
         for link in self.settings.limits.models:
             self.table(None, None, link)
 
