@@ -582,6 +582,48 @@ def test_any_file_that_says_a_round_was_answered_is_enough_to_notice(tmp_path, k
     assert len(ledger_paths(tmp_path)) == (0 if kind == "trusted coordinator" else 2)
 
 
+@pytest.mark.parametrize("damage", ["deleted", "anew"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_study_whose_own_note_alone_is_left_does_not_begin_anew(tmp_path, kind, damage):
+    """Ledgers, stores, progress and history went together: study.json says that there was a ledger, and which."""
+    plan, sites = KINDS[kind], members(places=PLACES)
+    stopped(tmp_path, plan, sites)
+    paths = ledger_paths(tmp_path)
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != "study.json":
+            path.unlink()
+    if damage == "anew":
+        for path in paths:
+            study.Ledger.create(path, data_set="a", epsilon=4.0, delta=1e-4, unit=plan.unit)
+    before = {one: one.read_bytes() for one in ledger_paths(tmp_path)}
+    words = "is gone" if damage == "deleted" else "is not the one"
+    with pytest.raises(ValueError, match=f"ledger=.* {words} with which this study was begun; go back to a copy"):
+        federate(plan, sites, out=tmp_path, insecure_seed=1)
+    assert {one: one.read_bytes() for one in ledger_paths(tmp_path)} == before, "none was made, none was charged"
+
+
+@pytest.mark.parametrize("damage", ["lost", "another"])
+def test_a_study_goes_on_only_with_the_key_by_which_it_held_out_records(tmp_path, damage):
+    """Under another key it would be judged by records that it learned from."""
+    sites = members(places=PLACES)
+
+    def cut(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(PLAN, sites, out=tmp_path, observe=cut)
+    key = tmp_path / "sites" / "site-1" / "held-out.key"
+    secret = key.read_bytes()
+    key.unlink()
+    if damage == "another":
+        key.write_bytes(secret[::-1])
+    with pytest.raises(ValueError, match=f"held-out.key is {'gone' if damage == 'lost' else 'not the key'}"):
+        federate(PLAN, sites, out=tmp_path)
+    assert key.exists() == (damage == "another"), "none was made in its place"
+    key.write_bytes(secret)
+    federate(PLAN, sites, out=tmp_path)
+
+
 def own_ledger(folder: Path, name: str = "own", epsilon: float = 50.0, **more: Any) -> Path:
     path = folder / f"{name}.ledger"
     study.Ledger.create(path, data_set=name, **({"epsilon": epsilon, "delta": 1e-4} | more))

@@ -65,7 +65,7 @@ from tacit.federated.assembly import (
 )
 from tacit.federated.evaluation import BINS, Evaluation, summary
 from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
-from tacit.federated.held_out import HELD_OUT, PUBLIC, held_out, kept_secret, seeded_secret
+from tacit.federated.held_out import HELD_OUT, PUBLIC, held_out, kept_secret, mark_of, seeded_secret
 from tacit.federated.messages import Broadcast, Update
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
@@ -920,7 +920,21 @@ def _claim(setup: Setup, folder: Path) -> None:
         elif any([*folder.glob("sites/*/ledger.sqlite"), *folder.glob(f"{COORDINATOR}/ledger.sqlite")]):
             raise ValueError(f"out={folder} holds ledgers and no study.json; take a new folder")
         else:
-            place.write_text(json.dumps({"plan": mark}) + "\n", encoding="utf-8")
+            _replace(place, (json.dumps({"plan": mark}) + "\n").encode())
+
+
+def _bound(folder: Path, what: str) -> dict[str, str]:
+    """What a study was begun with, by the name of its owner, as study.json has it: "ledgers" or "held_out"."""
+    return json.loads((folder / "study.json").read_text(encoding="utf-8")).get(what, {})
+
+
+def _bind(folder: Path, **found: Mapping[str, str]) -> None:
+    """Note in study.json with what a study is begun. What was noted before stays."""
+    place = folder / "study.json"
+    known = json.loads(place.read_text(encoding="utf-8"))
+    whole = known | {what: {**marks, **known.get(what, {})} for what, marks in found.items()}
+    if whole != known:
+        _replace(place, (json.dumps(whole) + "\n").encode())
 
 
 @contextmanager
@@ -1202,9 +1216,13 @@ class LocalHost:
                 self._own(owner).mkdir(parents=True, exist_ok=True)
         self.ledgers = [self._ledger(owner) for owner in setup.owners]
         self.allowances = [self._allowance(place, self.name) for place in range(len(setup.owners))]
+        self._marks: dict[str, str] = {}  # of kept secrets, by which sites hold out records
         if setup.plan.evaluation:
             with _writing(folder):
-                self.setup = setup.splitting(self._secrets(insecure_seed))
+                held = self._secrets(insecure_seed)
+            self.setup = setup.splitting(held)
+            if insecure_seed is None:
+                self._marks = {name: mark_of(secret) for name, secret in held.items()}
         self.sites: dict[str, list[Site]] = {}  # by phase
         self.assembly: Assembly | None = None  # of the inference, where sums are secure
         self.refusing: dict[str, str] = {}
@@ -1212,13 +1230,22 @@ class LocalHost:
         self._identities = {owner.name: new_identity() for owner in setup.owners} if setup.trust is not None else {}
 
     def _check_ledgers(self) -> None:
-        """Refuse ledgers that lack what the folder says was answered, before any is made, charged or read for."""
-        traces = self._traces()
+        """Refuse ledgers that lack what the folder says was answered, before any is made, charged or read for.
+
+        So is one that is gone or another than this study was begun with, if study.json alone is left to say so.
+        """
+        traces, bound = self._traces(), _bound(self.folder, "ledgers")
         for owner in self.setup.owners:
             if math.isfinite(owner.epsilon):
                 path = self._path(owner)
                 is_there = owner.ledger is not None or path.exists()
-                check_complete(path, Ledger.open(path).entries() if is_there else None, traces[owner.name])
+                found = Ledger.open(path) if is_there else None
+                check_complete(path, None if found is None else found.entries(), traces[owner.name])
+                if owner.name in bound and (found is None or found.genesis != bound[owner.name]):
+                    what = "is gone" if found is None else "is not the one"
+                    raise ValueError(
+                        f"ledger={path} {what} with which this study was begun; go back to a copy that has all entries"
+                    )
 
     def _traces(self) -> dict[str, list[Trace]]:
         """What stores, progress and history of the study say that each owner has answered."""
@@ -1257,7 +1284,13 @@ class LocalHost:
         }
 
     def leave_out(self, refusing: Mapping[str, str]) -> None:
+        """The others begin: with which ledgers and keys is noted, before any is charged."""
         self.refusing = dict(refusing)
+        pairs = zip(self.setup.owners, self.ledgers, strict=True)
+        ledgers = {owner.name: found.genesis for owner, found in pairs if found and owner.name not in refusing}
+        marks = {name: mark for name, mark in self._marks.items() if name not in refusing}
+        with _writing(self.folder):
+            _bind(self.folder, ledgers=ledgers, held_out=marks)
 
     def last_rounds(self, phase: str) -> dict[int, int]:
         """None: one folder holds what the coordinator and the parties know."""
@@ -1305,7 +1338,8 @@ class LocalHost:
             return dict.fromkeys(names, seeded_secret(insecure_seed))
         owners = self.setup.owners if len(self.setup.owners) == len(names) else self.setup.owners * len(names)
         folders = (self._own(owner) if owner.ledger is None else owner.ledger.parent for owner in owners)
-        return {name: kept_secret(folder) for name, folder in zip(names, folders, strict=True)}
+        bound = _bound(self.folder, "held_out")
+        return {name: kept_secret(folder, bound.get(name)) for name, folder in zip(names, folders, strict=True)}
 
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         """Sites for one phase. Its name in ledgers and keys, and its stores, are its own."""
