@@ -248,6 +248,26 @@ def test_two_sites_whose_files_are_one_are_refused(read: Read, tmp_path: Path, w
     assert "site south: file='south.csv' holds the same records as that of site north, by a link or a copy" in words
 
 
+@pytest.mark.parametrize("way", ["reversed", "one more newline", "parquet", "columns"])
+def test_two_sites_with_the_same_records_in_another_form_are_refused(read: Read, tmp_path: Path, way: str) -> None:
+    north = pd.read_csv(tmp_path / "north.csv")
+    text = WHOLE
+    if way == "reversed":
+        north[::-1].to_csv(tmp_path / "south.csv", index=False)
+    elif way == "one more newline":
+        (tmp_path / "south.csv").write_text((tmp_path / "north.csv").read_text() + "\n")
+    elif way == "columns":
+        north[north.columns[::-1]].to_csv(tmp_path / "south.csv", index=False)
+        text = 'columns = ["age", "sex"]\n' + WHOLE
+    else:
+        pytest.importorskip("pyarrow")
+        north.to_parquet(tmp_path / "south.parquet")
+        text = WHOLE.replace("south.csv", "south.parquet")
+    assert "south holds the same records as north, by another file or in another order" in refusal(
+        read, text, gather=True
+    )
+
+
 def test_a_site_whose_file_has_a_ledger_beside_it_names_the_one_to_be_charged(read: Read, tmp_path: Path) -> None:
     """`tacit fit south.csv` charged it: a fresh ledger of the study would forget that."""
     own = Ledger.create(beside(tmp_path / "south.csv"), data_set="south", epsilon=1.0, delta=1e-5).path

@@ -669,6 +669,17 @@ def test_a_ledger_of_another_delta_is_refused(tmp_path):
         federate(PLAN, own, out=tmp_path / "out")
 
 
+def test_one_table_at_two_sites_is_refused_and_one_record_or_none_is_not(tmp_path):
+    first, second, third = members(3)
+    again = replace(second, table=first.table.rows(np.arange(PLACES)[::-1]))
+    with pytest.raises(ValueError, match="site-1 holds the same records as site-0, by another file or in another"):
+        federate(PLAN, [first, again, third], out=tmp_path)
+    assert not list(tmp_path.iterdir()), "before anything is made"
+    for size in (0, 1):
+        study.check_apart([replace(one, table=first.table.rows(slice(size))) for one in (first, second)])
+    study.check_apart([first, replace(second, table=table(PLACES, seed=7))])
+
+
 def test_two_sites_have_no_ledger_in_common(tmp_path):
     """A ledger takes each round of a study once: the second site would be told that its rounds were lost."""
     path = own_ledger(tmp_path)

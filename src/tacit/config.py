@@ -658,6 +658,7 @@ class Study:
 
     def _own_files(self, entries: Sequence[SiteEntry]) -> "list[Member]":
         from tacit.data.tables import read_frame
+        from tacit.study import check_apart
 
         members, columns, given = [], self.settings.columns, self.settings
         with _at(self.path):
@@ -684,6 +685,8 @@ class Study:
                 table = self._table(frame, columns)
                 _check_places(table, entry.places)
             members.append(self._member(entry, table, entry.ledger or given.ledger))
+        with _at(self.path):
+            check_apart(members)
         return members
 
     def _remedy(self, entry: SiteEntry) -> str:
@@ -753,7 +756,10 @@ def _encoded(frame: Any, target: str, link: str, columns: Sequence[str] | None, 
 
 
 def _check_apart(files: Sequence[tuple[str, Path]]) -> None:
-    """Refuse sites whose files are one, by a link or a copy: neither site's budget alone would protect its records."""
+    """Refuse sites whose files are one, by a link or a copy: neither site's budget alone would protect its records.
+
+    Copies in another order or form are seen once they are read (`study.check_apart`).
+    """
     seen: dict[Any, str] = {}
     for name, path in files:
         try:

@@ -337,6 +337,7 @@ def federate(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
         setup = Setup(plan, members, capacity)
+        check_apart(members)
         host = LocalHost(setup, folder, insecure_seed)
 
         def watch(phase: str, done: int, total: int, spent: dict[str, float], progress: Progress) -> None:
@@ -1542,6 +1543,26 @@ class _History:
     def add(self, row: dict[str, Any]) -> None:
         self.rows = [old for old in self.rows if old["round"] < row["round"]] + [row]
         _replace(self.path, json.dumps(self.rows).encode())
+
+
+def check_apart(members: Sequence[Member]) -> None:
+    """Refuse two sites with the same records, in whatever order: neither's budget alone would protect them.
+
+    A single record may be equal to another person's.
+    """
+    sizes = Counter(len(member.table.target) for member in members)
+    seen: dict[bytes, str] = {}
+    for member in members:
+        size = len(member.table.target)
+        if size < 2 or sizes[size] < 2:  # that no other site has so many is seen without their contents
+            continue
+        contents = hashlib.sha256(b"".join(sorted(row.tobytes() for row in member.table.contents()))).digest()
+        other = seen.setdefault(contents, member.name)
+        if other != member.name:
+            raise ValueError(
+                f"{member.name} holds the same records as {other}, by another file or in another order; expected each "
+                "site's own records"
+            )
 
 
 def _check(plan: Plan, members: Sequence[Member], is_remote: bool) -> None:

@@ -745,6 +745,27 @@ def test_scores_are_released_once(clinics: Any) -> None:
     assert station.refusal == ""
 
 
+@pytest.mark.parametrize("damage", ["lost", "another"])
+def test_a_study_goes_on_only_with_the_secret_by_which_it_held_out_records(clinics: Any, damage: str) -> None:
+    """Under another one it would be judged by records that it learned from."""
+    clinics.study = clinics.read(evaluation=0.1)
+    clinics.set(NORTH, insecure_seed=None)
+    clinics.open(NORTH)
+    assert isinstance(clinics.ask(NORTH, 0), Update)
+    key = clinics.state(NORTH) / "held-out.key"
+    secret = key.read_bytes()
+    key.unlink()
+    if damage == "another":
+        key.write_bytes(secret[::-1])
+    assert clinics.open(NORTH).refusal == "the site is not ready for this study; ask those who run it"
+    words = "is gone, by which" if damage == "lost" else "is not the key that"
+    assert words in (clinics.state(NORTH) / "audit.jsonl").read_text()
+    assert isinstance(clinics.ask(NORTH, 1), Refusal)
+    key.write_bytes(secret)
+    clinics.open(NORTH)
+    assert isinstance(clinics.ask(NORTH, 1), Update)
+
+
 def test_records_are_held_out_by_a_secret_of_the_site_that_stays(clinics: Any) -> None:
     """Made where a study asks for scores and the noise is not seeded; a station that begins again splits alike."""
     clinics.study = clinics.read(evaluation=0.1)
