@@ -22,6 +22,7 @@ from tacit.data.tables import Facts, Table, encode, read_frame
 from tacit.posterior import Posterior
 from tacit.privacy.ledger import Ledger
 from tacit.report import forest, style
+from tacit.spending import beside
 
 RECORDS = 300
 FEATURES = "age,bmi,smoker,region"
@@ -484,6 +485,9 @@ def test_without_a_ledger_the_statement_says_that_others_are_not_counted(run: Ru
     infinite = (*LABELS, *PUBLIC, "--epsilon", "inf", "--delta", "1e-5", "--steps", "4", "--out", tmp_path / "b")
     assert run("fit", own, *infinite)[0] == 0
     assert [path.name for path in own.parent.iterdir()] == ["visits.csv"]
+    Ledger.create(beside(own), data_set="visits", epsilon=1.0, delta=1e-5)
+    assert_refused(run("fit", own, *infinite, "--force"), "epsilon=inf with the ledger ", "or --no-ledger")
+    assert run("fit", own, *infinite, "--force", "--no-ledger")[0] == 0
     assert_refused(
         run("fit", own, *OPEN, "--no-ledger", "--budget-epsilon", 3), "--no-ledger with --ledger or a budget"
     )

@@ -408,7 +408,10 @@ def test_a_coordinators_own_ledger_counts_all_studies_of_its_sites(run: Run, fol
     (row,) = result_of(tmp_path / "second")["sites"]
     assert row["spent"] == pytest.approx(spent[0])
     assert (row["ledger_spent"], row["budget"]) == (spent[1], 7.0)
-    assert "also those of other studies" in (tmp_path / "second" / "statement.txt").read_text()
+    words = (tmp_path / "second" / "statement.txt").read_text()
+    assert "its ledger counts other analyses apart" in words
+    assert "all together are at most the budget, ε = 7 at δ = " in words, "which is what the filter covers"
+    assert result_of(tmp_path / "second")["epsilon"] == pytest.approx(row["spent"])
 
 
 @pytest.mark.parametrize("method", ["ep", "sep"])

@@ -18,6 +18,7 @@ from tacit.data.datasets import abalone
 from tacit.data.tables import Table
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
+from tacit.spending import beside
 from tacit.study import Setup, _capacities
 
 ROOT = Path(__file__).parent.parent
@@ -247,6 +248,39 @@ def test_two_sites_whose_files_are_one_are_refused(read: Read, tmp_path: Path, w
     assert "site south: file='south.csv' holds the same records as that of site north, by a link or a copy" in words
 
 
+@pytest.mark.parametrize("way", ["reversed", "one more newline", "parquet", "columns"])
+def test_two_sites_with_the_same_records_in_another_form_are_refused(read: Read, tmp_path: Path, way: str) -> None:
+    north = pd.read_csv(tmp_path / "north.csv")
+    text = WHOLE
+    if way == "reversed":
+        north[::-1].to_csv(tmp_path / "south.csv", index=False)
+    elif way == "one more newline":
+        (tmp_path / "south.csv").write_text((tmp_path / "north.csv").read_text() + "\n")
+    elif way == "columns":
+        north[north.columns[::-1]].to_csv(tmp_path / "south.csv", index=False)
+        text = 'columns = ["age", "sex"]\n' + WHOLE
+    else:
+        pytest.importorskip("pyarrow")
+        north.to_parquet(tmp_path / "south.parquet")
+        text = WHOLE.replace("south.csv", "south.parquet")
+    assert "south holds the same records as north, by another file or in another order" in refusal(
+        read, text, gather=True
+    )
+
+
+def test_a_site_whose_file_has_a_ledger_beside_it_names_the_one_to_be_charged(read: Read, tmp_path: Path) -> None:
+    """`tacit fit south.csv` charged it: a fresh ledger of the study would forget that."""
+    own = Ledger.create(beside(tmp_path / "south.csv"), data_set="south", epsilon=1.0, delta=1e-5).path
+    words = refusal(read, WHOLE, gather=True)
+    assert "site south: file='south.csv' has the ledger south.csv.ledger.sqlite beside it" in words
+    assert "expected its name as ledger = " in words
+    assert "or that of another one" in words
+    north, south = SITES.split("[[site]]")[1:]
+    named = TOP + FACTS + f'[[site]]{north}[[site]]{south}ledger = "{own.name}"\n'
+    members, _ = read(named).gather()
+    assert [member.ledger for member in members] == [None, own]
+
+
 @pytest.mark.parametrize("way", ["link", "copy"])
 def test_two_sites_whose_ledgers_are_one_are_refused(read: Read, tmp_path: Path, way: str) -> None:
     """A copy would forget what is charged to the other one."""
@@ -288,6 +322,8 @@ def test_a_site_file_s_rule_is_one_that_is_proved() -> None:
     assert Limits(**limits).own_rule == "renyi"
     assert Limits(**limits, methods=["natural", "ep"]).own_rule == "gaussian"
     assert Limits(**limits, methods=["natural"], rule="renyi").own_rule == "renyi"
+    assert Limits(**limits, methods=["natural", "vi"], adjacency="replace-one").own_rule == "gaussian"
+    assert Limits(**limits, methods=["vi"], adjacency="replace-one").own_rule == "pld", "neither prices its samples"
     with pytest.raises(ValueError, match="rule"):
         Limits(**limits, rule="pld")
 
@@ -642,6 +678,17 @@ def test_what_a_site_does_not_offer_is_refused_in_words_for_both(
         assert words in str(error.value)
         assert words in error.value.public
         assert str(tmp_path) not in error.value.public
+
+
+def test_a_site_whose_file_has_a_ledger_beside_it_tells_its_holder_alone(join: Join, tmp_path: Path) -> None:
+    people(20, 0).to_csv(tmp_path / "north.csv", index=False)
+    join(OWN).check()
+    Ledger.create(beside(tmp_path / "north.csv"), data_set="north", epsilon=1.0, delta=1e-5)
+    with pytest.raises(
+        Unfit, match=r"has the ledger north\.csv\.ledger\.sqlite beside it.*ledger\.sqlite, with"
+    ) as error:
+        join(OWN).check()
+    assert "ledger" not in error.value.public
 
 
 @pytest.mark.parametrize(

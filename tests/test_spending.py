@@ -75,6 +75,7 @@ def test_fits_of_one_ledger_add_up_and_the_one_too_many_is_refused_before_it_rea
     total = accounting.epsilon(tacit.events.Composed(tuple(whole)), 1e-4)
     assert second.statement["ledger"]["spent"] == pytest.approx(total, rel=1e-4)
     assert f"ε = {total:.3f}"[:8] in second.statement_text
+    assert "all together are at most the budget, ε = 1.5 at δ = 0.0001" in second.statement_text
     monkeypatch.setattr(fitting, "run", None)  # what reads
     monkeypatch.setattr(fitting, "price", lambda *_: whole[0])
     assert_refused("of its budget ε = 1.5 .* is spent and .* is left; this fit costs", BudgetExceeded, ledger=path)
@@ -85,8 +86,10 @@ def test_without_a_ledger_the_statement_says_so_and_without_privacy_none_is_made
     posterior = fit()
     assert UNCOUNTED in posterior.statement["notes"]
     assert posterior.statement["ledger"] is None
-    exact = fit(epsilon=float("inf"), delta=0.5, ledger=path, budget_epsilon=1.0)
+    exact = fit(epsilon=float("inf"), delta=0.5)
     assert UNCOUNTED in exact.statement["notes"]
+    for more in ({"budget_epsilon": 1.0}, {}):
+        assert_refused("epsilon=inf with a ledger", epsilon=float("inf"), delta=0.5, ledger=path, **more)
     assert not path.exists()
 
 
@@ -137,6 +140,21 @@ def test_a_ledger_made_for_a_first_fit_has_room_for_it_by_its_own_rule(tmp_path:
         assert posterior.epsilon <= found.spent() <= found.epsilon < 1.2
         assert "covered" in found.rule_words
         assert f"Budgets of adaptively chosen analyses: {found.rule_words}." in posterior.statement["notes"]
+
+
+@pytest.mark.parametrize("budget", ["first", 1.5])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_every_fit_makes_a_ledger_whatever_its_adjacency_and_samples(
+    path: Path, rate: float, adjacency: str, budget: Any
+) -> None:
+    """Neither proved rule prices samples under replace-one: their ledger says what is not covered."""
+    more: dict[str, Any] = {"method": "sgld", "steps": 4, "sampling_rate": rate, "adjacency": adjacency}
+    fit(ledger=path, budget_epsilon=budget, **more)
+    found = Ledger.open(path)
+    assert 0 < found.spent() <= found.epsilon
+    is_covered = rate == 1 or adjacency == "add-remove"
+    assert found.rule_words.startswith("covered, by" if is_covered else "not covered by the rule 'pld'")
 
 
 def test_a_delta_of_one_in_the_number_of_units_is_refused_or_said(path: Path) -> None:

@@ -17,7 +17,9 @@ from tacit.data.tables import Facts, Table, read_frame
 from tacit.engines.coordinator import WITHDRAWN, Progress
 from tacit.federated.messages import Broadcast, Update
 from tacit.privacy.events import Composed, Event, Gaussian
+from tacit.privacy.filters import Filter
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.statement import rounded_up
 from tacit.study import HUGE, LocalHost, Member, Plan, Setup, conduct, federate, name_of
 
 pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
@@ -580,6 +582,48 @@ def test_any_file_that_says_a_round_was_answered_is_enough_to_notice(tmp_path, k
     assert len(ledger_paths(tmp_path)) == (0 if kind == "trusted coordinator" else 2)
 
 
+@pytest.mark.parametrize("damage", ["deleted", "anew"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_study_whose_own_note_alone_is_left_does_not_begin_anew(tmp_path, kind, damage):
+    """Ledgers, stores, progress and history went together: study.json says that there was a ledger, and which."""
+    plan, sites = KINDS[kind], members(places=PLACES)
+    stopped(tmp_path, plan, sites)
+    paths = ledger_paths(tmp_path)
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != "study.json":
+            path.unlink()
+    if damage == "anew":
+        for path in paths:
+            study.Ledger.create(path, data_set="a", epsilon=4.0, delta=1e-4, unit=plan.unit)
+    before = {one: one.read_bytes() for one in ledger_paths(tmp_path)}
+    words = "is gone" if damage == "deleted" else "is not the one"
+    with pytest.raises(ValueError, match=f"ledger=.* {words} with which this study was begun; go back to a copy"):
+        federate(plan, sites, out=tmp_path, insecure_seed=1)
+    assert {one: one.read_bytes() for one in ledger_paths(tmp_path)} == before, "none was made, none was charged"
+
+
+@pytest.mark.parametrize("damage", ["lost", "another"])
+def test_a_study_goes_on_only_with_the_key_by_which_it_held_out_records(tmp_path, damage):
+    """Under another key it would be judged by records that it learned from."""
+    sites = members(places=PLACES)
+
+    def cut(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(PLAN, sites, out=tmp_path, observe=cut)
+    key = tmp_path / "sites" / "site-1" / "held-out.key"
+    secret = key.read_bytes()
+    key.unlink()
+    if damage == "another":
+        key.write_bytes(secret[::-1])
+    with pytest.raises(ValueError, match=f"held-out.key is {'gone' if damage == 'lost' else 'not the key'}"):
+        federate(PLAN, sites, out=tmp_path)
+    assert key.exists() == (damage == "another"), "none was made in its place"
+    key.write_bytes(secret)
+    federate(PLAN, sites, out=tmp_path)
+
+
 def own_ledger(folder: Path, name: str = "own", epsilon: float = 50.0, **more: Any) -> Path:
     path = folder / f"{name}.ledger"
     study.Ledger.create(path, data_set=name, **({"epsilon": epsilon, "delta": 1e-4} | more))
@@ -625,6 +669,17 @@ def test_a_ledger_of_another_delta_is_refused(tmp_path):
         federate(PLAN, own, out=tmp_path / "out")
 
 
+def test_one_table_at_two_sites_is_refused_and_one_record_or_none_is_not(tmp_path):
+    first, second, third = members(3)
+    again = replace(second, table=first.table.rows(np.arange(PLACES)[::-1]))
+    with pytest.raises(ValueError, match="site-1 holds the same records as site-0, by another file or in another"):
+        federate(PLAN, [first, again, third], out=tmp_path)
+    assert not list(tmp_path.iterdir()), "before anything is made"
+    for size in (0, 1):
+        study.check_apart([replace(one, table=first.table.rows(slice(size))) for one in (first, second)])
+    study.check_apart([first, replace(second, table=table(PLACES, seed=7))])
+
+
 def test_two_sites_have_no_ledger_in_common(tmp_path):
     """A ledger takes each round of a study once: the second site would be told that its rounds were lost."""
     path = own_ledger(tmp_path)
@@ -650,7 +705,7 @@ def test_other_studies_are_said_to_be_counted_only_where_a_ledger_was_given(tmp_
     }
     for name, one in found.items():
         for text in one.statements.values():
-            assert (study.COUNTED in text) == (name == "given"), name
+            assert (study.OWN in text) == (name == "given"), name
             assert (study.ALONE in text) == (name in ("nowhere", "its own")), name
 
 
@@ -664,10 +719,62 @@ def test_what_a_study_spent_and_what_its_ledger_has_spent_are_two_numbers(tmp_pa
     ledger = study.Ledger.open(path)
     assert 3.9 < shared["spent"] <= 4.0 < shared["ledger_spent"] == ledger.spent()
     assert (shared["epsilon"], shared["budget"]) == (4.0, 50.0)
+    stated = found.posterior.statement["sites"]["site-0"]
+    assert stated["epsilon"] == shared["spent"], "of this study, and not of what an analyst did in all"
     assert (alone["spent"], alone["epsilon"]) == (alone["ledger_spent"], alone["budget"])
     seen = sights[-1].sites[0]
     assert (seen["spent"], seen["ledger_spent"], seen["budget"]) == (shared["spent"], ledger.spent(), 50.0)
     assert found.history[-1]["spent"]["site-0"] < 4.0
+
+
+def test_a_statement_names_the_budget_as_what_is_covered_where_studies_follow_results(tmp_path):
+    """What is spent when an analyst stops is no promise: to stop there may have followed from results."""
+    rules = {"site-0": "gaussian", "site-1": "pld", "site-2": "gaussian"}
+    paths = {name: own_ledger(tmp_path, name, 6.0, accountant=rule) for name, rule in rules.items()}
+    for path in paths.values():
+        study.Ledger.open(path).charge(Gaussian(2.0), study="an earlier one", round=0)
+    study.Ledger.open(paths["site-2"]).extend(7.0)
+    sites = [replace(member, ledger=paths[member.name]) for member in members()]
+    found = federate(Plan("logistic", rounds=2), sites, out=tmp_path / "out", insecure_seed=1)
+    for row in found.sites:
+        notes = " ".join(found.posterior.statement["sites"][row["name"]]["notes"])
+        assert rounded_up(row["ledger_spent"]) not in found.statements[row["name"]]
+        assert f"at most the budget, ε = {row['budget']:g} at δ = 0.0001" in notes
+        assert ("not covered by the rule 'pld'" in notes) == (row["name"] == "site-1")
+        assert ("raised from ε = 6 to 7" in notes) == (row["name"] == "site-2")
+
+
+SAMPLED = {
+    "vi": Plan("logistic", rounds=2, method="vi", steps=2, noise_multiplier=3.0, sampling_rate=0.1),
+    "whole sites": Plan("logistic", rounds=2, unit="site", participation=0.5),
+    "nothing": Plan("logistic", rounds=2),
+}
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_every_study_makes_its_ledgers_whatever_its_adjacency_and_samples(tmp_path, kind, adjacency):
+    """Neither proved rule prices samples under replace-one: the plan is fixed, and the statement says what is not."""
+    plan = replace(SAMPLED[kind], adjacency=adjacency)
+    sites = members(places=PLACES)
+    host = LocalHost(Setup(plan, sites), tmp_path, insecure_seed=1)
+    assert set(host.consents().values()) == {""}
+    is_covered = kind == "nothing" or adjacency == "add-remove"
+    for ledger in host.ledgers:
+        assert ledger is not None
+        assert ledger.accountant == "pld" or Filter.read(ledger.accountant)
+        assert (ledger.accountant != "pld") >= (kind == "nothing")
+        assert is_covered or ledger.rule_words.startswith("not covered by the rule 'pld'")
+
+
+@pytest.mark.parametrize("rule", ["gaussian", "renyi"])
+def test_a_ledger_whose_rule_does_not_price_a_studys_samples_refuses_it_in_words(tmp_path, rule):
+    plan = replace(SAMPLED["vi"], adjacency="replace-one")
+    paths = [own_ledger(tmp_path, m.name, 6.0, accountant=rule, adjacency="replace-one") for m in members()]
+    sites = [replace(m, ledger=path) for m, path in zip(members(), paths, strict=True)]
+    with pytest.raises(ValueError, match=r"0 of 3 sites accept.*ledger does not admit the study: ") as error:
+        federate(plan, sites, out=tmp_path / "out", insecure_seed=1)
+    assert str(paths[0]) not in str(error.value)
 
 
 # --- All are asked first -------------------------------------------------------------------------------------------

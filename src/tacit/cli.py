@@ -958,13 +958,20 @@ class _Charging:
         """That which was given, or that beside the data. Refuses a place where none can be made."""
         if no_ledger and (ledger, budget_epsilon, budget_delta) != (None, None, None):
             raise ValueError("--no-ledger with --ledger or a budget; expected one or the other")
-        if no_ledger or epsilon == float("inf"):
+        if no_ledger:
             return cls(None, {})
         import tempfile
 
         from tacit.spending import beside
 
         path = beside(data) if ledger is None else ledger
+        if epsilon == float("inf"):
+            if ledger is None and not path.exists():
+                return cls(None, {})
+            raise ValueError(
+                f"epsilon=inf with the ledger {path}, which cannot count what is published exactly; expected a finite "
+                "epsilon, or --no-ledger, with which nobody counts this fit"
+            )
         if not path.exists():
             if ledger is not None and budget_epsilon is None:
                 raise ValueError(f"ledger={ledger} does not exist; check the path, or give --budget-epsilon to make it")

@@ -246,8 +246,16 @@ class Limits(_Section):
 
     @property
     def own_rule(self) -> str:
-        """By which a ledger counts: proved whatever is chosen after seeing results. Samples need the looser one."""
-        return self.rule or ("renyi" if "vi" in self.methods else "gaussian")
+        """By which a ledger counts: proved whatever is chosen after seeing results. Samples need the looser one.
+
+        Under replace-one neither proved rule prices samples: a site whose studies all sample has `pld`, which covers
+        only what was fixed beforehand, and any other one refuses them.
+        """
+        if self.rule is not None or "vi" not in self.methods:
+            return self.rule or "gaussian"
+        if self.adjacency == "add-remove":
+            return "renyi"
+        return "pld" if set(self.methods) == {"vi"} else "gaussian"
 
 
 class Shares(_Section):
@@ -651,6 +659,7 @@ class Study:
 
     def _own_files(self, entries: Sequence[SiteEntry]) -> "list[Member]":
         from tacit.data.tables import read_frame
+        from tacit.study import check_apart
 
         members, columns, given = [], self.settings.columns, self.settings
         with _at(self.path):
@@ -662,6 +671,8 @@ class Study:
                         "there is no file; expected the name of a CSV or Parquet file of its records, or `tacit serve` "
                         "for a study over a network"
                     )
+                if (entry.ledger or given.ledger) is None:
+                    _check_beside(self._place(entry.file), self._remedy(entry))
                 frame = read_frame(self._place(entry.file), self.facts.listed(given.target), "file")
                 names = list(map(str, frame.columns))
                 if columns is None:  # the order of the first file is everybody's
@@ -675,7 +686,17 @@ class Study:
                 table = self._table(frame, columns)
                 _check_places(table, entry.places)
             members.append(self._member(entry, table, entry.ledger or given.ledger))
+        with _at(self.path):
+            check_apart(members)
         return members
+
+    def _remedy(self, entry: SiteEntry) -> str:
+        """Where the ledger of a site's file is to be named."""
+        if math.inf in (entry.epsilon, self.settings.epsilon if entry.epsilon is None else None):
+            return "expected a finite epsilon, for a ledger cannot count what is published exactly"
+        if self.plan.is_pooled:
+            return 'expected ledger = "..." above all tables, of the coordinator, which then counts apart'
+        return 'expected its name as ledger = "..." in this [[site]], or that of another one, which then counts apart'
 
     def _outlined(self, entries: Sequence[SiteEntry]) -> "list[Member]":
         from tacit.data.tables import Table
@@ -736,7 +757,10 @@ def _encoded(frame: Any, target: str, link: str, columns: Sequence[str] | None, 
 
 
 def _check_apart(files: Sequence[tuple[str, Path]]) -> None:
-    """Refuse sites whose files are one, by a link or a copy: neither site's budget alone would protect its records."""
+    """Refuse sites whose files are one, by a link or a copy: neither site's budget alone would protect its records.
+
+    Copies in another order or form are seen once they are read (`study.check_apart`).
+    """
     seen: dict[Any, str] = {}
     for name, path in files:
         try:
@@ -752,6 +776,15 @@ def _check_apart(files: Sequence[tuple[str, Path]]) -> None:
                     f"site {name}: file={path.name!r} holds the same records as that of site {other}, by a link or a "
                     "copy; expected each site's own records"
                 )
+
+
+def _check_beside(path: Path, remedy: str) -> None:
+    """Refuse a file of records whose budget is counted in a ledger beside it, which is not the one to be charged."""
+    from tacit.spending import beside
+
+    own = beside(path)
+    if own.exists():
+        raise ValueError(f"file={path.name!r} has the ledger {own.name} beside it, which 'tacit fit' charges; {remedy}")
 
 
 def _check_places(table: "Table", places: int | None) -> None:
@@ -825,6 +858,13 @@ class SiteFile:
 
         Call it before any study is seen: whether they fit tells of records, and must not depend on what is asked.
         """
+        if isinstance(self.settings.data, str):
+            with self._unfit():
+                _check_beside(
+                    self.path.parent / self.settings.data,
+                    f"expected it as {self.settings.state}/ledger.sqlite, with its budget and rule in [limits], or "
+                    "elsewhere, to count apart",
+                )
         for link in self.settings.limits.models:
             self.table(None, None, link)
 

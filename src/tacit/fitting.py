@@ -468,7 +468,7 @@ def fit(
         raise ValueError(f"model={model!r}; expected one of {', '.join(LINKS)}, or a model of tacit.models")
     check_method(method)
     budget = Budget(budget_epsilon, budget_delta)
-    _check_budget(ledger, budget)
+    _check_budget(ledger, budget, epsilon)
     table, records = _records(model, data, names, indicators, bounds, target_bounds, classes)
     if groups is None and table is not None:
         groups = table.groups
@@ -501,7 +501,7 @@ def fit(
     if math.isfinite(epsilon) and accounting.epsilon(promised, delta, adjacency=adjacency) > epsilon:
         raise ValueError(f"epsilon={epsilon} would be passed by this plan; ask for a little more, or set fewer steps")
     charged = None
-    if ledger is not None and math.isfinite(epsilon):
+    if ledger is not None:
         is_seeded = insecure_seed is not None
         whose: dict[str, Any] = {"slots": access.slots, "unit": access.unit, "adjacency": adjacency}
         whose |= {"epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta}
@@ -534,10 +534,15 @@ def fit(
     return posterior
 
 
-def _check_budget(ledger: Place | None, budget: Budget) -> None:
+def _check_budget(ledger: Place | None, budget: Budget, epsilon: float) -> None:
     budget.check()
     if ledger is None and (budget.epsilon, budget.delta) != (None, None):
         raise ValueError("budget_epsilon and budget_delta are of a ledger; expected ledger, a path, with them")
+    if ledger is not None and math.isinf(epsilon):
+        raise ValueError(
+            "epsilon=inf with a ledger, which cannot count what is published exactly; expected a finite epsilon, or no "
+            "ledger"
+        )
 
 
 def _kept(charged: Charge | None) -> str:

@@ -1,7 +1,8 @@
 """Where a fit is charged: a ledger that is opened, or made at its first use. All of the price, before a record is read.
 
 The rule of a ledger made here is one that is proved whatever is chosen after seeing results (`privacy.filters`):
-`gaussian` where the first plan samples nothing, else `renyi`.
+`gaussian` where the first plan samples nothing, else `renyi`. Samples under replace-one no such rule prices: that
+ledger has `pld`, and it and every statement say that analyses which follow results are not covered.
 """
 
 import os
@@ -49,12 +50,13 @@ class Charge:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """For the statement: the total, which is not its ε, and what the rule covers."""
+        """For the statement: what is in the books, which is no promise, and the budget, which the rule covers."""
         ledger = self.ledger
         return (
-            f"All entries of the ledger {ledger.path.name} are counted there, this fit's among them: in total "
-            f"ε = {rounded_up(self.entry.spent)} of {ledger.epsilon:g} is spent at δ = {ledger.delta!r} by the rule "
-            f"{ledger.accountant}. The ε of this statement is that of this fit alone.",
+            "The ε of this statement is that of this fit alone. All entries of the ledger "
+            f"{ledger.path.name} are counted there, this fit's among them: its books have "
+            f"ε = {rounded_up(self.entry.spent)} of the budget {ledger.epsilon:g} as spent at δ = {ledger.delta!r}, by "
+            f"the rule {ledger.accountant}.",
             f"Budgets of adaptively chosen analyses: {ledger.rule_words}.",
         )
 
@@ -135,9 +137,12 @@ def _make(path: Path, event: Event, budget: Budget, is_first: bool, unit: str, a
     assert not isinstance(epsilon, str)
     if is_first:
         epsilon = filters.first(event, epsilon, delta, adjacency)
-    departure = accounting.departure(event, adjacency)
-    rule = Filter.of(filters.name_for(event, adjacency), epsilon, delta, departure)
-    price = rule.price(event, epsilon, delta, adjacency)
+    known = filters.name_for(event, adjacency)
+    if known is None:
+        rule, price = "pld", accounting.epsilon(event, delta, adjacency=adjacency)
+    else:
+        rule = Filter.of(known, epsilon, delta, accounting.departure(event, adjacency))
+        price = rule.price(event, epsilon, delta, adjacency)
     if price > epsilon * (1 + SLACK):
         raise BudgetExceeded(
             f"budget_epsilon={epsilon:g} is less than this fit costs at δ = {delta!r} by the rule {rule}, "

@@ -66,7 +66,7 @@ from tacit.federated.assembly import (
 )
 from tacit.federated.evaluation import BINS, Evaluation, summary
 from tacit.federated.evaluation import CLIP as EVALUATION_CLIP
-from tacit.federated.held_out import HELD_OUT, PUBLIC, held_out, kept_secret, seeded_secret
+from tacit.federated.held_out import HELD_OUT, PUBLIC, held_out, kept_secret, mark_of, seeded_secret
 from tacit.federated.messages import Broadcast, Update
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI, Noise
@@ -76,7 +76,7 @@ from tacit.policy import default_policy
 from tacit.posterior import Posterior
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event, NonPrivate, Repeated, compose
-from tacit.privacy.filters import Filter, name_for
+from tacit.privacy.filters import Filter, admitting
 from tacit.privacy.ledger import Allowance, Entry, Ledger
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.randomness import insecure_key, secure_key
@@ -109,8 +109,8 @@ ROUNDING = 1e-6  # in which the ε of the same releases may differ, relatively, 
 FACTOR_GAP = 1e-4  # q may differ from the product of its factors by this, relatively: rounding in single precision
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
 PHASES = ("scaling", "inference", "evaluation")
-COUNTED = "All entries of the ledger are counted, also those of other studies."
-ADAPTIVE = "Studies of these records that are chosen after seeing results of others: {words}."
+OWN = "The ε of this statement is that of this study alone, by its plan; its ledger counts other analyses apart."
+ADAPTIVE = "All analyses in the ledger, also those that are chosen after seeing results of others: {words}."
 LARGE = "δ is 1 / {units} or more, for {units} {what} (allow_large_delta): it allows that one of them is published."
 ABSENT = "{name} took no part in this study and released nothing."
 SILENT = "{name} is not in the result; it did not say that it released anything for this study."
@@ -338,6 +338,7 @@ def federate(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
         setup = Setup(plan, members, capacity)
+        check_apart(members)
         host = LocalHost(setup, folder, insecure_seed)
 
         def watch(phase: str, done: int, total: int, spent: dict[str, float], progress: Progress) -> None:
@@ -932,7 +933,21 @@ def _claim(setup: Setup, folder: Path) -> None:
         elif any([*folder.glob("sites/*/ledger.sqlite"), *folder.glob(f"{COORDINATOR}/ledger.sqlite")]):
             raise ValueError(f"out={folder} holds ledgers and no study.json; take a new folder")
         else:
-            place.write_text(json.dumps({"plan": mark}) + "\n", encoding="utf-8")
+            _replace(place, (json.dumps({"plan": mark}) + "\n").encode())
+
+
+def _bound(folder: Path, what: str) -> dict[str, str]:
+    """What a study was begun with, by the name of its owner, as study.json has it: "ledgers" or "held_out"."""
+    return json.loads((folder / "study.json").read_text(encoding="utf-8")).get(what, {})
+
+
+def _bind(folder: Path, **found: Mapping[str, str]) -> None:
+    """Note in study.json with what a study is begun. What was noted before stays."""
+    place = folder / "study.json"
+    known = json.loads(place.read_text(encoding="utf-8"))
+    whole = known | {what: {**marks, **known.get(what, {})} for what, marks in found.items()}
+    if whole != known:
+        _replace(place, (json.dumps(whole) + "\n").encode())
 
 
 @contextmanager
@@ -1214,9 +1229,13 @@ class LocalHost:
                 self._own(owner).mkdir(parents=True, exist_ok=True)
         self.ledgers = [self._ledger(owner) for owner in setup.owners]
         self.allowances = [self._allowance(place, self.name) for place in range(len(setup.owners))]
+        self._marks: dict[str, str] = {}  # of kept secrets, by which sites hold out records
         if setup.plan.evaluation:
             with _writing(folder):
-                self.setup = setup.splitting(self._secrets(insecure_seed))
+                held = self._secrets(insecure_seed)
+            self.setup = setup.splitting(held)
+            if insecure_seed is None:
+                self._marks = {name: mark_of(secret) for name, secret in held.items()}
         self.sites: dict[str, list[Site]] = {}  # by phase
         self.assembly: Assembly | None = None  # of the inference, where sums are secure
         self.refusing: dict[str, str] = {}
@@ -1224,13 +1243,22 @@ class LocalHost:
         self._identities = {owner.name: new_identity() for owner in setup.owners} if setup.trust is not None else {}
 
     def _check_ledgers(self) -> None:
-        """Refuse ledgers that lack what the folder says was answered, before any is made, charged or read for."""
-        traces = self._traces()
+        """Refuse ledgers that lack what the folder says was answered, before any is made, charged or read for.
+
+        So is one that is gone or another than this study was begun with, if study.json alone is left to say so.
+        """
+        traces, bound = self._traces(), _bound(self.folder, "ledgers")
         for owner in self.setup.owners:
             if math.isfinite(owner.epsilon):
                 path = self._path(owner)
                 is_there = owner.ledger is not None or path.exists()
-                check_complete(path, Ledger.open(path).entries() if is_there else None, traces[owner.name])
+                found = Ledger.open(path) if is_there else None
+                check_complete(path, None if found is None else found.entries(), traces[owner.name])
+                if owner.name in bound and (found is None or found.genesis != bound[owner.name]):
+                    what = "is gone" if found is None else "is not the one"
+                    raise ValueError(
+                        f"ledger={path} {what} with which this study was begun; go back to a copy that has all entries"
+                    )
 
     def _traces(self) -> dict[str, list[Trace]]:
         """What stores, progress and history of the study say that each owner has answered."""
@@ -1269,7 +1297,13 @@ class LocalHost:
         }
 
     def leave_out(self, refusing: Mapping[str, str]) -> None:
+        """The others begin: with which ledgers and keys is noted, before any is charged."""
         self.refusing = dict(refusing)
+        pairs = zip(self.setup.owners, self.ledgers, strict=True)
+        ledgers = {owner.name: found.genesis for owner, found in pairs if found and owner.name not in refusing}
+        marks = {name: mark for name, mark in self._marks.items() if name not in refusing}
+        with _writing(self.folder):
+            _bind(self.folder, ledgers=ledgers, held_out=marks)
 
     def last_rounds(self, phase: str) -> dict[int, int]:
         """None: one folder holds what the coordinator and the parties know."""
@@ -1304,13 +1338,8 @@ class LocalHost:
 
     def _rule(self, owner: Member) -> str:
         """Of a ledger that is made for this study: a filter that admits it, or else `pld`, for the plan is fixed."""
-        place, adjacency = self.setup.owners.index(owner), self.setup.plan.adjacency
-        least = self.setup.least(place)
-        try:
-            rule = Filter.of(name_for(least, adjacency), owner.epsilon, owner.delta)
-        except ValueError:  # there is none for so little
-            return "pld"
-        return str(rule) if rule.price(least, owner.epsilon, owner.delta, adjacency) <= owner.epsilon else "pld"
+        least = self.setup.least(self.setup.owners.index(owner))
+        return str(admitting(least, owner.epsilon, owner.delta, self.setup.plan.adjacency) or "pld")
 
     def _secrets(self, insecure_seed: int | None) -> dict[str, bytes]:
         """By which each site holds out records: kept beside its ledger, or else in its folder of this study.
@@ -1322,7 +1351,8 @@ class LocalHost:
             return dict.fromkeys(names, seeded_secret(insecure_seed))
         owners = self.setup.owners if len(self.setup.owners) == len(names) else self.setup.owners * len(names)
         folders = (self._own(owner) if owner.ledger is None else owner.ledger.parent for owner in owners)
-        return {name: kept_secret(folder) for name, folder in zip(names, folders, strict=True)}
+        bound = _bound(self.folder, "held_out")
+        return {name: kept_secret(folder, bound.get(name)) for name, folder in zip(names, folders, strict=True)}
 
     def open(self, phase: str, study: str, scaling: Scaling | None) -> Courier:
         """Sites for one phase. Its name in ledgers and keys, and its stores, are its own."""
@@ -1399,16 +1429,17 @@ class LocalHost:
         return self.seeded or self._was_seeded
 
     def statements(self, present: Collection[str]) -> dict[str, Statement | str]:
-        """What each site is promised: the events of its ledger."""
+        """What each site is promised for this study: its own events in the ledger, which its plan fixed."""
         del present  # ledgers know
         setup = self.setup
         found: dict[str, Statement | str] = {}
         for place, (member, allowance) in enumerate(zip(setup.owners, self.allowances, strict=True)):
-            if allowance is not None and not allowance.own():
+            own = [] if allowance is None else allowance.own()
+            if allowance is not None and not own:
                 found[member.name] = ABSENT.format(name=member.name)
                 continue
             entries = () if allowance is None else allowance.entries()
-            counts = Counter(entry.event for entry in entries)
+            counts = Counter(entry.event for entry in own)
             event = NonPrivate() if allowance is None else compose(*(Repeated(e, n) for e, n in counts.items()))
             # Also what an earlier process did, before this one went on without a seed.
             seeded = self.seeded or any(entry.note == SEEDED for entry in entries)
@@ -1445,7 +1476,7 @@ class LocalHost:
             TRUSTED if setup.plan.is_pooled else whom,
             *((SECRET,) if setup.plan.participation < 1 else ()),
             *setup.remarks(place),
-            *((ALONE if is_alone else COUNTED,) if entries else ()),
+            *((ALONE if is_alone else OWN,) if entries else ()),
             *(() if (ledger := self.ledgers[place]) is None else (ADAPTIVE.format(words=ledger.rule_words),)),
         )
 
@@ -1524,6 +1555,26 @@ class _History:
     def add(self, row: dict[str, Any]) -> None:
         self.rows = [old for old in self.rows if old["round"] < row["round"]] + [row]
         _replace(self.path, json.dumps(self.rows).encode())
+
+
+def check_apart(members: Sequence[Member]) -> None:
+    """Refuse two sites with the same records, in whatever order: neither's budget alone would protect them.
+
+    A single record may be equal to another person's.
+    """
+    sizes = Counter(len(member.table.target) for member in members)
+    seen: dict[bytes, str] = {}
+    for member in members:
+        size = len(member.table.target)
+        if size < 2 or sizes[size] < 2:  # that no other site has so many is seen without their contents
+            continue
+        contents = hashlib.sha256(b"".join(sorted(row.tobytes() for row in member.table.contents()))).digest()
+        other = seen.setdefault(contents, member.name)
+        if other != member.name:
+            raise ValueError(
+                f"{member.name} holds the same records as {other}, by another file or in another order; expected each "
+                "site's own records"
+            )
 
 
 def _check(plan: Plan, members: Sequence[Member], is_remote: bool) -> None:

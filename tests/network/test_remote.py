@@ -555,6 +555,21 @@ def test_who_refused_is_asked_again_when_the_command_is_given_again_and_else_nev
     assert [row(found, name)["updates"] for name in NAMES] == [3, 3, 1]
 
 
+def test_a_statement_says_that_a_sites_budget_was_raised(clinics: Any) -> None:
+    for name in ("north", "west"):
+        clinics.set(name, epsilon=4.0)
+        clinics.open(name)
+        clinics.ledger(name).extend(6.0)
+    clinics.set("north", epsilon=6.0)
+    clinics.set("west", epsilon=6.0, spent=False)
+    stated = clinics.conduct(clinics.hosted()).posterior.statement["sites"]
+    said = {name: " ".join(stated[name]["notes"]) for name in NAMES}
+    assert "the budget, ε = 6 at δ" in said["north"]
+    assert "the budget was raised from ε = 4 to 6, which is covered if" in said["north"]
+    assert "the budget was raised, which is covered if" in said["west"], "a site may keep from what to what to itself"
+    assert "raised" not in said["south"]
+
+
 def test_a_status_names_what_the_study_spent_and_what_the_ledger_has_in_all(
     clinics: Any, run: Any, tmp_path: Path
 ) -> None:

@@ -366,8 +366,10 @@ def test_a_hello_is_answered_by_the_note_alone(clinics: Any) -> None:
         "updates": {},
         "spent": 0.0,
         "rule": "gaussian(reserve=0.001)",
+        "raised": False,
         "ledger_spent": 0.0,
         "budget": 2.0,
+        "first_budget": 2.0,
     }
     clinics.ask(NORTH, 4)
     note = note_of(station)
@@ -375,7 +377,7 @@ def test_a_hello_is_answered_by_the_note_alone(clinics: Any) -> None:
     assert note["spent"] == note["ledger_spent"] == clinics.ledger(NORTH).spent() > 0
     clinics.set(NORTH, spent=False)
     note = note_of(clinics.open(NORTH))
-    assert not {"ledger_spent", "budget"} & set(note), "what other studies have spent is told if the site shares it"
+    assert not {"ledger_spent", "budget", "first_budget"} & set(note), "what others spent is told if the site shares it"
     assert note["spent"] == clinics.ledger(NORTH).spent(), "which follows from the events, that are always told"
     assert note["rounds"] == {"inference": 4}
     assert clinics.charged(NORTH) == 1
@@ -743,6 +745,27 @@ def test_scores_are_released_once(clinics: Any) -> None:
     assert "1 updates" in refused.reason
     assert clinics.charged(NORTH) == 1
     assert station.refusal == ""
+
+
+@pytest.mark.parametrize("damage", ["lost", "another"])
+def test_a_study_goes_on_only_with_the_secret_by_which_it_held_out_records(clinics: Any, damage: str) -> None:
+    """Under another one it would be judged by records that it learned from."""
+    clinics.study = clinics.read(evaluation=0.1)
+    clinics.set(NORTH, insecure_seed=None)
+    clinics.open(NORTH)
+    assert isinstance(clinics.ask(NORTH, 0), Update)
+    key = clinics.state(NORTH) / "held-out.key"
+    secret = key.read_bytes()
+    key.unlink()
+    if damage == "another":
+        key.write_bytes(secret[::-1])
+    assert clinics.open(NORTH).refusal == "the site is not ready for this study; ask those who run it"
+    words = "is gone, by which" if damage == "lost" else "is not the key that"
+    assert words in (clinics.state(NORTH) / "audit.jsonl").read_text()
+    assert isinstance(clinics.ask(NORTH, 1), Refusal)
+    key.write_bytes(secret)
+    clinics.open(NORTH)
+    assert isinstance(clinics.ask(NORTH, 1), Update)
 
 
 def test_records_are_held_out_by_a_secret_of_the_site_that_stays(clinics: Any) -> None:

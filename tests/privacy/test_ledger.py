@@ -439,6 +439,7 @@ def test_a_ledger_says_which_theorem_covers_analyses_chosen_after_results(tmp_pa
     assert words["gaussian"].startswith("covered, by the Gaussian-DP filter")
     assert words["renyi"].startswith("covered, by the Rényi filter at the fixed order 18 ")
     assert all(words[name].startswith("not covered by the rule") for name in ("pld", "rdp", "zcdp"))
+    assert all("at most the budget, ε = 1 at δ = 1e-05" in said for said in words.values()), "and not what is spent"
 
 
 def test_a_raised_budget_is_an_entry_that_forgets_nothing_and_is_said(tmp_path: Path) -> None:

@@ -46,13 +46,25 @@ def seeded_secret(seed: int) -> bytes:
     return hashlib.blake2b(f"tacit held out {seed}".encode(), digest_size=SECRET_BYTES).digest()
 
 
-def kept_secret(folder: Path) -> bytes:
-    """The secret that is kept beside a ledger, made when it is first asked for. It stays there, and is never sent."""
+def kept_secret(folder: Path, mark: str | None = None) -> bytes:
+    """The secret that is kept beside a ledger, made when it is first asked for. It stays there, and is never sent.
+
+    mark: `mark_of` the one that a study was begun with: under another it would be judged by records it learned from.
+    """
     path = folder / "held-out.key"
+    if mark is not None and not path.exists():
+        raise ValueError(f"{path} is gone, by which this study holds out records; go back to a copy, or begin anew")
     found = kept(path, lambda: secrets.token_bytes(SECRET_BYTES))
     if len(found) != SECRET_BYTES:
         raise ValueError(f"{path} has {len(found)} bytes; expected {SECRET_BYTES}: go back to a sound copy")
+    if mark not in (None, mark_of(found)):
+        raise ValueError(f"{path} is not the key that this study was begun with; go back to a copy, or begin anew")
     return found
+
+
+def mark_of(secret: bytes) -> str:
+    """By which a study knows a secret again, and which tells nothing else of it."""
+    return hashlib.sha256(b"tacit held out mark " + secret).hexdigest()
 
 
 def kept(path: Path, make: Callable[[], bytes]) -> bytes:

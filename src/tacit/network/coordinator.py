@@ -43,6 +43,7 @@ from tacit.study import ABSENT, ADAPTIVE, SILENT, UNTRUSTED, Gathering, Setup, S
 
 MOST_NOTE = 2**20  # characters of a note
 GREETING = 300.0  # seconds for which a site may take to read its records and greet
+_OF_LEDGERS = ("ledger_spent", "budget", "first_budget")  # what a note says of a ledger, if the site shares it
 MOST_NUMBERS = 2**30  # of a release
 MOST_SHARE = 2000  # bytes of what a site sends for another one: a name twice, two shares and what is said of them
 ELSEWHERE = "Each site keeps its own ledger, where its other studies count too; this statement is of this study alone."
@@ -88,7 +89,7 @@ class Remote:
         sound = _sound(found, self._made(self.names.index(name))) if isinstance(found, dict) else {}
         old = self.notes[name]
         # What was released stays so, whatever is said later.
-        for key in ("events", "rounds", "updates", "spent", "ledger_spent", "budget", "rule", "key"):
+        for key in ("events", "rounds", "updates", "spent", *_OF_LEDGERS, "rule", "raised", "key"):
             if not sound.get(key) and old.get(key):
                 sound[key] = old[key]
         sound["seeded"] = bool(sound.get("seeded") or old.get("seeded"))
@@ -182,7 +183,7 @@ class Remote:
                 continue
             choices = [compose(*events_told)] if events_told else [planned]
             notes = [PUBLIC, whom, *self.setup.remarks(place), ELSEWHERE]
-            notes += [ADAPTIVE.format(words=words_of(note["rule"]))] if "rule" in note else []
+            notes += [ADAPTIVE.format(words=_rule_words(note, party.delta))] if "rule" in note else []
             if events_told and name in present and name not in told:  # it may have released more than it could say
                 choices.append(planned)
                 notes.append(AWAY)
@@ -337,7 +338,9 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
         found["key"] = key
     if isinstance(rule := note.get("rule"), str) and (rule in accounting.ACCOUNTANTS or Filter.read(rule)):
         found["rule"] = rule
-    for name in ("spent", "ledger_spent", "budget"):
+    if note.get("raised") is True:
+        found["raised"] = True
+    for name in ("spent", *_OF_LEDGERS):
         if type(note.get(name)) in (int, float) and 0 <= note[name] <= sys.float_info.max:
             found[name] = float(note[name])
     for name, least in (("rounds", -1), ("updates", 0)):
@@ -356,6 +359,12 @@ def _sound(note: Mapping[str, Any], made: Mapping[Event, int]) -> dict[str, Any]
     except (KeyError, TypeError, ValueError):
         pass
     return found | {"seeded": note.get("seeded") is True}
+
+
+def _rule_words(note: Mapping[str, Any], delta: float) -> str:
+    """What a site's ledger covers. A site may keep its budget to itself, but not that it was raised."""
+    budgets = {"budget": note.get("budget"), "first": note.get("first_budget")}
+    return words_of(note["rule"], delta, is_raised="raised" in note, **budgets)
 
 
 def _leaves(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:

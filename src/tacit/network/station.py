@@ -12,6 +12,7 @@ The folder `state` beside the data:
 | `ledger.sqlite`          | what has been spent of the data set's budget, over all studies                       |
 | `study-*/*.store`        | the factor and the last answer of each phase, from which a round is answered again   |
 | `study-*/scaling.tree`   | the scales of columns that this study uses; they stay                                |
+| `study-*/held-out.mark`  | a hash of the secret by which this study holds out records                           |
 | `identity`               | the key by which the site signs in secure sums                                       |
 | `held-out.key`           | the secret by which records are held out of studies                                  |
 | `audit.jsonl`            | a line for every message answered, each with the hash of the one before; older ones  |
@@ -38,7 +39,7 @@ import numpy as np
 
 from tacit.config import SiteFile, Unfit
 from tacit.federated.assembly import MASK, Delegate, new_identity, public_identity
-from tacit.federated.held_out import kept, kept_secret, seeded_secret
+from tacit.federated.held_out import kept, kept_secret, mark_of, seeded_secret
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
 from tacit.federated.site import NO_ROOM, SEEDED, Site, Trace, _write, check_complete, trace_of
 from tacit.network.agreement import Agreement, form_of
@@ -77,6 +78,7 @@ class Station:
         self.study, self.refusal = "unknown", ""
         self._sites: dict[str, Site | Delegate] = {}
         self._lock: Any = None
+        self._mark = ""  # of the secret by which records are held out, if any are
         try:
             _make_folder(file.state_folder)
             self._lock = locked(file.state_folder / "lock")
@@ -143,7 +145,7 @@ class Station:
         self.key = secure_key() if seed is None else insecure_key(seed)
         self.setup = agreement.setup(outline, self.name, records)
         if self.plan.evaluation:
-            secret = kept_secret(self.file.state_folder) if seed is None else seeded_secret(seed)
+            secret = self._secret() if seed is None else seeded_secret(seed)
             self.setup = self.setup.splitting({self.name: secret})
         charged = {entry.study for entry in self.ledger.entries()}
         for phase in PHASES:  # that were begun before: their last rounds are to be told
@@ -151,6 +153,13 @@ class Station:
                 self.plan.secure_sum and f"{self.study}/{phase}" in charged
             ):
                 self._site(phase, None if phase == "scaling" else _scaling_of(self.scales.read_bytes()))
+
+    def _secret(self) -> bytes:
+        """By which this study holds out records: the one that it was begun with."""
+        mark = self.folder / "held-out.mark"
+        secret = kept_secret(self.file.state_folder, mark.read_text() if mark.exists() else None)
+        self._mark = mark_of(secret)
+        return secret
 
     def _objections(self, places: int) -> Iterator[str]:
         """What of the plan is beyond the site's limits, which are in its own file."""
@@ -330,8 +339,14 @@ class Station:
         return answer
 
     def _begin(self, scaling: Scaling | None) -> None:
-        """Make the study's folder, and keep its scales: not before a message is known to be sound."""
+        """Make the study's folder, and note the scales and the secret by which it holds out records.
+
+        Not before a message is known to be sound, and before any record is read for it.
+        """
         self.folder.mkdir(exist_ok=True)
+        mark = self.folder / "held-out.mark"
+        if self._mark and not mark.exists():
+            _write(mark, self._mark.encode())
         if scaling is not None and not self.scales.exists():
             _write(self.scales, encode_tree(jax.tree.map(np.asarray, asdict_of(scaling))))
 
@@ -399,9 +414,12 @@ class Station:
             note["updates"] = {phase: site.updates for phase, site in self._sites.items()}
             if self.plan.secure_sum:
                 note["key"] = public_identity(identity_of(self.file.state_folder)).hex()
-            note |= {"spent": self.allowance.spent(), "rule": self.ledger.accountant}
+            ledger = self.ledger
+            note |= {"spent": self.allowance.spent(), "rule": ledger.accountant}
+            note["raised"] = ledger.epsilon != ledger.first_epsilon
             if self.file.settings.shares.spent:
-                note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": self.ledger.epsilon}
+                note |= {"ledger_spent": whole[-1].spent if whole else 0.0, "budget": ledger.epsilon}
+                note["first_budget"] = ledger.first_epsilon
         return json.dumps(note)
 
 

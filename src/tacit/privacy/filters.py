@@ -163,20 +163,48 @@ def in_theory(event: Event) -> Event:
     return event
 
 
-def name_for(event: Event, adjacency: Adjacency = "add-remove") -> Name:
-    """The rule for a ledger whose first event this is: `gaussian` where nothing is sampled, else `renyi`."""
+def name_for(event: Event, adjacency: Adjacency = "add-remove") -> Name | None:
+    """The rule for a ledger whose first event this is: `gaussian` where nothing is sampled, else `renyi`.
+
+    None where neither prices it, as samples under replace-one: then all must be fixed beforehand, and `pld` prices it.
+
+    >>> name_for(events.PoissonSampled(0.1, events.Gaussian(2.0)), "replace-one") is None
+    True
+    """
     found = accounting.parts(event, adjacency) or ()
-    return "gaussian" if all(part.rate is None and part.noise == "gaussian" for part in found) else "renyi"
+    if all(part.rate is None and part.noise == "gaussian" for part in found):
+        return "gaussian"
+    try:
+        accounting.rdp(in_theory(event), (2.0,), adjacency)
+    except ValueError:
+        return None
+    return "renyi"
+
+
+def admitting(event: Event, epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> Filter | None:
+    """The filter of a budget (ε, δ) that admits a plan; None where none does, for its kind or for its price."""
+    name = name_for(event, adjacency)
+    if name is None:
+        return None
+    try:
+        rule = Filter.of(name, epsilon, delta)
+    except ValueError:  # too little for any order
+        return None
+    return rule if rule.price(event, epsilon, delta, adjacency) <= epsilon else None
 
 
 def first(event: Event, epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> float:
     """The least budget of at least `epsilon` whose rule admits a plan, to 0.2 %: rules may price it above `epsilon`.
+
+    Where no filter prices the plan, it is `epsilon` or what `pld` says.
 
     >>> plan = events.Repeated(events.PoissonSampled(0.1, events.Gaussian(10.0)), 1000)
     >>> accounting.epsilon(plan, 1e-5) < 1.25 < first(plan, 1.25, 1e-5) < 1.35
     True
     """
     name, departure = name_for(event, adjacency), accounting.departure(event, adjacency)
+    if name is None:
+        return max(epsilon, accounting.epsilon(event, delta, adjacency=adjacency))
     for step in range(2000):
         budget = epsilon if step == 0 else float(f"{epsilon * 1.002**step:.4g}")
         try:

@@ -24,8 +24,9 @@ its tail, and the file alone cannot tell. Note `head()` elsewhere and hand it to
 `filters` has the theorems and their proofs. A filter's parameters (`gaussian(reserve=0.001)`) are part of the genesis.
 
 **Budget.** It stays as it was made, but for `extend`: an act of the holder, which is an entry of the chain. A filter's
-theorem is about a bound that was fixed beforehand; it covers a raised budget if that was decided without looking at
-results, and `rule_words` says so.
+theorem is about a bound that was fixed beforehand: what is covered is the budget, and not what of it happens to be
+spent when an analyst stops. It covers a raised budget if that was decided without looking at results. `rule_words` says
+both.
 """
 
 import hashlib
@@ -218,13 +219,13 @@ class Ledger:
 
     @property
     def rule_words(self) -> str:
-        """Whether analyses that were chosen after seeing earlier results are covered, and by which theorem."""
-        words = words_of(self.accountant)
-        if self.epsilon == self.first_epsilon or Filter.read(self.accountant) is None:
-            return words
-        return (
-            f"{words}; the budget was raised from ε = {self.first_epsilon:g} to {self.epsilon:g}, which is "
-            "covered if it was decided without looking at results"
+        """Whether analyses that were chosen after seeing earlier results are covered, by which theorem, and how far."""
+        return words_of(
+            self.accountant,
+            self.delta,
+            is_raised=self.epsilon != self.first_epsilon,
+            budget=self.epsilon,
+            first=self.first_epsilon,
         )
 
     def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
@@ -457,8 +458,8 @@ class Allowance:
     """What one study may take of a ledger, whatever else is left there: the rule of every host of a study.
 
     Guarantee: ε of all charges of this study together, at the ledger's δ, is at most `epsilon` · (1 + SLACK), as long
-    as one process at a time charges for the study. It is priced by `pld` where the ledger's rule is a filter: what a
-    study releases is fixed by its plan, and only where it stops is not. The ledger's own rule prices all studies.
+    as one process at a time charges for the study. It is priced by `pld`, as statements are: what a study releases is
+    fixed by its plan. The ledger's own rule prices all studies together, which may follow from each other's results.
 
     study: charges of `STUDY/PHASE` are the study's own.
     """
@@ -481,12 +482,11 @@ class Allowance:
         return self.ledger.entries()
 
     def spent(self) -> float:
-        """ε of the study's own charges."""
+        """ε of the study's own charges, by `pld`."""
         return self._price(_counts(self.own()))
 
     def _price(self, counts: Counter[str]) -> float:
-        accountant: Any = "pld" if Filter.read(self.ledger.accountant) else self.ledger.accountant
-        return accounting.epsilon(_whole(counts), self.ledger.delta, accountant, self.ledger.adjacency)
+        return accounting.epsilon(_whole(counts), self.ledger.delta, "pld", self.ledger.adjacency)
 
     def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
         """As `Ledger.charge`, if the study's charges and this one are within its allowance."""
@@ -504,12 +504,17 @@ class Allowance:
         """
         if self.own():
             return ""
-        alone = self._price(Counter([self.ledger._stored(whole)]))
+        plain = Counter([self.ledger._stored(whole)])
+        alone = self._price(plain)
         if not alone <= self.epsilon * (1 + SLACK):
             return (
                 f"epsilon={self.epsilon:g} of the study does not pay for it, which costs {alone:.4g} or more; "
                 "raise it, or lower steps"
             )
+        try:  # reads no file: words about that would hold its path
+            self.ledger._price(plain, self.ledger.epsilon)
+        except ValueError as error:
+            return f"the site's ledger does not admit the study: {error}"
         left = self.ledger.remaining_after(whole)
         if math.isinf(left):
             return (
@@ -568,15 +573,26 @@ def _units(event: Event) -> set[str]:
     return _units(event.event)  # type: ignore[attr-defined]  # samples and repetitions: the table of events is closed
 
 
-def words_of(accountant: str) -> str:
-    """Whether a ledger's rule covers analyses that were chosen after seeing earlier results, and by which theorem."""
+def words_of(
+    accountant: str, delta: float, *, is_raised: bool, budget: float | None = None, first: float | None = None
+) -> str:
+    """Whether a ledger's rule covers analyses that were chosen after seeing earlier results, by which theorem, how far.
+
+    What a filter covers is the budget. ε that is spent when an analyst stops is less, and no promise to anybody: when
+    to stop may have followed from results. budget: now; first: as it was made; without them the words say no number.
+    """
     rule = Filter.read(accountant)
-    if rule is not None:
-        return rule.words
-    return (
-        f"not covered by the rule {accountant!r}: the number and the settings of all analyses must have been fixed "
-        "beforehand"
-    )
+    whole = f"the budget, {'' if budget is None else f'ε = {budget:g} '}at δ = {delta!r}"
+    if rule is None:
+        return (
+            f"not covered by the rule {accountant!r}: the number and the settings of all analyses must have been fixed "
+            f"beforehand, and then they are together at most {whole}"
+        )
+    words = f"{rule.words}: all together are at most {whole}; what of it is spent so far is no promise"
+    if not is_raised:
+        return words
+    size = "" if budget is None or first is None else f" from ε = {first:g} to {budget:g}"
+    return f"{words}; the budget was raised{size}, which is covered if it was decided without looking at results"
 
 
 def _twice(study: str, round: int) -> str:
