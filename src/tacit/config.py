@@ -649,7 +649,7 @@ class Study:
         return members, spread.test if data.dataset is not None else self._test(members)
 
     def _own_files(self, entries: Sequence[SiteEntry]) -> "list[Member]":
-        from tacit.data.tables import read_frame
+        from tacit.data.tables import bookkeeping, read_frame
 
         members, columns, given = [], self.settings.columns, self.settings
         with _at(self.path):
@@ -662,7 +662,8 @@ class Study:
                         "for a study over a network"
                     )
                 frame = read_frame(self._place(entry.file), self.facts.listed(given.target), "file")
-                names = list(map(str, frame.columns))
+                apart = bookkeeping(frame)
+                names = [name for name in map(str, frame.columns) if name not in apart]
                 if columns is None:  # the order of the first file is everybody's
                     columns = [name for name in names if name != given.target]
                 more = [name for name in names if name not in (*columns, given.target)]
