@@ -158,7 +158,7 @@ def commanded(path: Path) -> Seen:
     out, printed = path.parent / f"out-{next(counted)}", io.StringIO()
     arguments = [path, "--target", "two", "--model", "logistic", "--columns", "a,b", "--bounds", "a=0:10"]
     arguments += ["--categories", "b=x,y,z", "--epsilon", "2", "--delta", "1e-4", "--slots", ROWS, "--out", out]
-    arguments += ["--insecure-seed", SEED, "--ledger", out / "ledger.sqlite", "--budget-epsilon", "first"]
+    arguments += ["--insecure-seed", SEED, "--ledger", out / "ledger.sqlite", "--budget-epsilon", 4]
     with redirect_stdout(printed), redirect_stderr(io.StringIO()), pytest.raises(SystemExit) as stop:
         main(["fit", *map(str, arguments)])
     assert stop.value.code == 0
