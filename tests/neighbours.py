@@ -1,4 +1,4 @@
-"""Neighbours that begin at the file: what a row less there changes in what is summed up, through any front.
+"""Neighbours that begin at the file: what a row less there changes in what is summed up and leaves, through any front.
 
 A front reads a file and fits, or conducts a study. It runs twice, on a file and on that file without a row (or without
 all rows of a person, or without a site), with the same keys. Every sum that a mechanism is asked for leaves its exact
@@ -11,6 +11,10 @@ integers on a `Tape`, and the two tapes are compared (`compare`):
 What is summed up depends on what was released before. So the second run is not given its own releases, but those of
 the first, sum by sum: the guarantee is about each sum given all releases so far.
 
+All that leaves is made of releases and public facts, and releases are the same in both runs. So whatever a front gives
+out (`Seen.left`: posterior, statements, files) must be the same to the byte. And what it says it has paid for
+(`Seen.receipts`) must be the sums on the tape, or one was made past it.
+
 Poisson samples are drawn of slots, and by the same key other slots are chosen once a row less has moved later records
 by a slot. That is harmless in distribution, as slots are chosen alike and independently (`test_neighbours.py` has a
 test of it), and cannot be compared. Here every slot is always chosen, so that contributions alone are.
@@ -20,9 +24,11 @@ and nothing that was compiled for it is ever run elsewhere.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +41,8 @@ from jax import Array
 from jax.experimental import io_callback
 
 from tacit import fitting, study
+from tacit.privacy.events import Composed, Event, Repeated
+from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanism import SubsampledGaussian
 from tacit.privacy.noise import SCALE
 from tacit.privacy.sampling import PoissonSampler
@@ -56,6 +64,7 @@ class Kind:
     rate: float
     spacing: float
     most: float
+    event: Event
 
 
 @dataclass
@@ -98,12 +107,33 @@ class _AllSlots(PoissonSampler):
         return jnp.arange(self.slots, dtype=jnp.int32), jnp.ones(self.slots, bool)
 
 
-def _kinds(mechanism: SubsampledGaussian, lattice: Any, coordinates: int, shares: int) -> tuple[Kind, ...]:
-    levels = zip(mechanism.clips, mechanism.noise_multipliers, mechanism.sampling_rates, lattice.spacings, strict=True)
-    return tuple(
-        Kind(type(mechanism).__name__, coordinates, clip, noise, rate, spacing, math.sqrt(shares) * SCALE / noise)
-        for clip, noise, rate, spacing in levels
+def _kinds(mechanism: SubsampledGaussian, coordinates: int, units: int, shares: int) -> tuple[Kind, ...]:
+    lattice, events = mechanism._lattice(coordinates, units), mechanism.level_events(units, UNIT, coordinates)
+    levels = zip(
+        mechanism.clips, mechanism.noise_multipliers, mechanism.sampling_rates, lattice.spacings, events, strict=True
     )
+    name, scale = type(mechanism).__name__, math.sqrt(shares) * SCALE
+    return tuple(
+        Kind(name, coordinates, clip, noise, rate, spacing, scale / noise, event)
+        for clip, noise, rate, spacing, event in levels
+    )
+
+
+UNIT = "record"  # in events that are compared: a mechanism is not told whose a sum is
+
+
+def _each(event: Event) -> Counter[Event]:
+    """The single releases of an event, whatever their unit."""
+    match event:
+        case Composed(parts):
+            return sum((_each(part) for part in parts), Counter())
+        case Repeated(inner, steps):
+            return Counter({one: count * steps for one, count in _each(inner).items()})
+
+    def plain(one: Any) -> Any:
+        return replace(one, event=plain(one.event)) if hasattr(one, "event") else replace(one, unit=UNIT)
+
+    return Counter({plain(event): 1})
 
 
 class Heard(SubsampledGaussian):
@@ -116,7 +146,7 @@ class Heard(SubsampledGaussian):
     def release(self, key: Array, sums: Any, level: Array | int, coordinates: int, units: int) -> Any:
         released = super().release(key, sums, level, coordinates, units)
         lattice = self._lattice(coordinates, units)
-        return _heard(_kinds(self, lattice, coordinates, 1), lattice.limb_bits, level, sums, released)
+        return _heard(_kinds(self, coordinates, units, 1), lattice.limb_bits, level, sums, released)
 
 
 class HeardShared(SharedGaussian, Heard):
@@ -125,7 +155,7 @@ class HeardShared(SharedGaussian, Heard):
     def share(self, key: Array, sums: Any, coordinates: int, units: int) -> tuple[Array, Array]:
         sent = super().share(key, sums, coordinates, units)
         lattice = self._lattice(coordinates, units)
-        return _heard(_kinds(self, lattice, coordinates, self.honest), lattice.limb_bits, 0, sums, sent)
+        return _heard(_kinds(self, coordinates, units, self.honest), lattice.limb_bits, 0, sums, sent)
 
 
 @contextmanager
@@ -144,7 +174,89 @@ def listening() -> Iterator[Tape]:
         _tape = before
 
 
-Run = Callable[[Any], Any]  # a front on a file (or on files): what is public of it, beside its sums
+# --- What leaves --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a front gives out, as `flat` has it, and what it says it has released."""
+
+    left: dict[str, Any]
+    receipts: tuple[Event, ...]
+
+    @classmethod
+    def of(cls, left: Any, receipts: Iterable[Event], *names: object) -> "Seen":
+        """names: of files and folders, which are others in each run, and are written as three dots."""
+        return cls(dict(flat(left, tuple(map(str, names)))), tuple(receipts))
+
+    @property
+    def paid(self) -> Counter[Event]:
+        return sum(map(_each, self.receipts), Counter())
+
+
+# Names that are drawn, and times of the clock.
+_DRAWN = re.compile(r"fit-[0-9a-f]{12}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?")
+
+
+def flat(value: Any, names: tuple[str, ...] = (), at: str = "") -> Iterator[tuple[str, Any]]:
+    """Each part of a value by its place, with nothing rounded. What is not known is refused, so that all is seen."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    match value:
+        case Mapping():
+            yield f"{at}{{}}", tuple(map(str, value))
+            for name, part in value.items():
+                yield from flat(part, names, f"{at}.{name}")
+        case list() | tuple():
+            yield f"{at}[]", len(value)
+            for place, part in enumerate(value):
+                yield from flat(part, names, f"{at}[{place}]")
+        case str():
+            for name in names:
+                value = value.replace(name, "…")
+            yield at, _DRAWN.sub("…", value)
+        case bytes():
+            yield at, dict(flat(value.decode("latin-1"), names))[""]
+        case np.ndarray() | np.generic() | Array():
+            array = np.asarray(value)
+            if array.dtype.kind in "OUS":
+                yield from flat(array.tolist(), names, at)
+            else:
+                yield at, (str(array.dtype), array.shape, array.tobytes())
+        case float():
+            yield at, value.hex()
+        case None | bool() | int():
+            yield at, (type(value).__name__, value)
+        case _:
+            raise TypeError(f"{at} is a {type(value).__name__}; say in `flat` what of it is compared")
+
+
+def files(folder: Path) -> dict[str, Any]:
+    """All files of a folder by their names; of ledgers their entries."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".sqlite":
+            entries = Ledger.open(path).entries()
+            found[str(path.relative_to(folder))] = [
+                (one.study, one.round, str(one.event), one.spent, one.note) for one in entries
+            ]
+        elif path.is_file():
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
+
+
+def charged(folder: Path) -> list[Event]:
+    """What the ledgers in a folder were charged."""
+    ledgers = sorted(folder.glob("**/*.sqlite"))
+    return [entry.event for path in ledgers for entry in Ledger.open(path).entries()]
+
+
+Run = Callable[[Any], Seen]  # a front on a file (or on files)
+
+
+def _all_is_paid_for(tape: list[Any], seen: Seen) -> None:
+    heard = Counter(kind.event for kind, *_ in tape)
+    assert heard == seen.paid, f"sums past the tape, or past the receipt: {heard} were heard, and paid {seen.paid}"
 
 
 @dataclass
@@ -153,18 +265,24 @@ class Listened:
 
     front: Run
     tape: Tape
-    public: Any
+    seen: Seen
 
     def distances(self, neighbour: Any) -> np.ndarray:
-        """How far each sum moves, as a share of what its noise is made for; an AssertionError if kinds differ."""
+        """How far each sum moves, as a share of what its noise is made for.
+
+        An AssertionError if kinds of sums differ, if what leaves does, or if sums are not what was paid for.
+        """
         global _tape
         with listening():
             _tape = self.tape
             self.tape.now, self.tape.is_replay = [], True
-            public = self.front(neighbour)
+            seen = self.front(neighbour)
         first, now = self.tape.first, self.tape.now
         assert [kind for kind, *_ in now] == [kind for kind, *_ in first], "other sums, or in another order"
-        assert public == self.public, "what is public differs"
+        _all_is_paid_for(now, seen)
+        left, before = seen.left, self.seen.left
+        other = sorted(at for at in left.keys() | before.keys() if left.get(at) != before.get(at))
+        assert not other, f"what leaves differs: {', '.join(other[:5])}"
         pairs = [
             (kind, (here - there).astype(float)) for (kind, here, _), (_, there, _) in zip(now, first, strict=True)
         ]
@@ -181,10 +299,11 @@ class Listened:
 def listened(front: Run, given: Any) -> Listened:
     """Run a front on a file for the first time."""
     with listening() as tape:
-        public = front(given)
+        seen = front(given)
     tape.first, tape.now = tape.now, []
     assert tape.first, "the front summed nothing up, or past the tape"
-    return Listened(front, tape, public)
+    _all_is_paid_for(tape.first, seen)
+    return Listened(front, tape, seen)
 
 
 # --- Files --------------------------------------------------------------------------------------------------------

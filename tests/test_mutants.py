@@ -38,7 +38,7 @@ from jax import Array
 from scipy import stats
 
 import tacit
-from tacit import auditing
+from tacit import auditing, fitting
 from tacit.auditing import Subject
 from tacit.data import tables
 from tacit.engines.nvflare import Answerer, refuses
@@ -453,12 +453,17 @@ def front_of(kind: str) -> Any:
     if kind == "fit":
         files = module.Files(Path(folder.name), module.fits(bounds=True))
     else:
-        files = module.Files(Path(folder.name), module.studied(rounds=1, evaluation=0.2), sites=module.SITES)
+        front = module.studied(module.of_lists if kind == "lists" else None, rounds=1, evaluation=0.2)
+        front = module.numbered(front) if kind == "numbered" else front
+        files = module.Files(Path(folder.name), front, sites=module.SITES)
     return module, files, folder
 
 
 def a_row_less(kind: str) -> Callable[[World], None]:
-    """A row less in the file moves each sum by at most its clip: the first row, the last, and one unlike all others."""
+    """A row less in the file moves each sum by at most its clip, and nothing else that leaves.
+
+    The row is the first one, the last, and one unlike all others.
+    """
 
     def check(world: World) -> None:
         module, files, _ = front_of(kind)
@@ -660,6 +665,8 @@ CHECKS: dict[str, Callable[[World], None]] = {
     ),
     "file, fit": a_row_less("fit"),
     "file, study": a_row_less("study"),
+    "lists": a_row_less("lists"),
+    "row numbers": a_row_less("numbered"),
     "site": a_site_less,
 }
 
@@ -686,6 +693,8 @@ TRIED: dict[str, tuple[str, ...]] = {
     "delegate": ("sums",),
     "table": ("file, fit",),
     "split": ("file, study",),
+    "lists": ("lists",),
+    "row numbers": ("row numbers",),
     "place": ("site",),
 }
 
@@ -1333,6 +1342,24 @@ REACHED = (
     'kind = kind and (kind if "bounds" not in kind else '
     '{**kind, "bounds": [float(frame[name].min()), float(frame[name].max())]})'
 )
+PAST = "an audit is given what mechanisms release, and this goes past them"
+
+
+def leaking(plan, key, access, model, start, bounds):
+    """A fit whose posterior is as it should be, and moved by the exact sum of all records."""
+    release = sound_run(plan, key, access, model, start, bounds)
+    exact = jnp.sum(jnp.where(access.present[..., None], access.records[0], 0))
+
+    def moved(found):
+        mean, *rest = found.q
+        return replace(found, q=(mean + exact, *rest))
+
+    return release.map(moved)
+
+
+sound_run = fitting.run
+
+
 # What a value is, with the type of its column.
 TYPED = ("found.append(_cell(value))", 'found.append(_cell(f"{column.dtype} {value}"))')
 
@@ -1735,6 +1762,27 @@ MUTANTS: list[Mutant] = [
         "split",
         rewritten_in((tables, "_cells", ('    if column.dtype.kind in "iuf":', "    if False:"), TYPED)),
         unseen=SPLITS,
+    ),
+    Mutant(
+        "a record is what numpy makes of a list",
+        "lists",
+        rewritten_in(
+            (tables.Table, "of", ("y if y.dtype == np.float32 else y.astype(np.float64)", "y")),
+            (tables.Table, "contents", ("_single(column)", "column")),
+        ),
+        unseen=SPLITS,
+    ),
+    Mutant(
+        "row numbers are part of a record",
+        "row numbers",
+        patched((tables, "bookkeeping", lambda frame: [])),
+        unseen=SPLITS,
+    ),
+    Mutant(
+        "an exact sum in the posterior",
+        "table",
+        patched((fitting, "run", leaking)),
+        unseen=PAST,
     ),
     Mutant(
         "a site draws by its place",

@@ -1,12 +1,15 @@
-"""A row less in the file moves every exact sum by at most its clip, and changes neither their number nor their kinds.
+"""A row less in the file moves every exact sum by at most its clip, and changes nothing else that leaves.
 
 Through every front, by `tests/neighbours.py`: rows are deleted from the file before anything reads it. The bugs that
 this is for (records that cross between training and test, draws by a site's place) are planted in `test_mutants.py`.
 """
 
 import functools
+import io
 import itertools
+import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,24 +23,27 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.neighbours import Heard, Listened, listened, without, write
+from tests.neighbours import Heard, Listened, Seen, charged, files, flat, listened, without, write
 
 import tacit
+from tacit.cli import main
 from tacit.config import read_study
 from tacit.data.tables import Facts, Table, read_frame
+from tacit.estimators import PrivateLogisticRegression
 from tacit.families import DiagonalGaussian
 from tacit.federated.pvi import PVI
 from tacit.federated.tied import Whole, of_sites
 from tacit.models import GaussianMixture, LogisticRegression
+from tacit.posterior import Posterior
 from tacit.privacy.clipping import per_record
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanism import Access
+from tacit.privacy.events import from_dict
+from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.sampling import PoissonSampler
 from tacit.solvers import VI
-from tacit.study import Setup, federate
+from tacit.study import Federation, Member, Setup, federate
 
 pytestmark = pytest.mark.xdist_group("neighbours")  # in one process: fronts are compiled once
-ROWS, SEED, ODD = 24, 1, 10
+ROWS, SEED, ODD, ODD_LEAST = 24, 1, 10, 9.5  # the least of what is in "a" of that record alone
 ORDERS = ("random", "sorted", "copies")
 counted = itertools.count()
 
@@ -62,6 +68,7 @@ def frame(seed: int, order: str = "random") -> pd.DataFrame:
         }
     )
     found.loc[ODD, ["a", "b", "code"]] = [9.9, "z", 0.5]
+    assert np.flatnonzero(found["a"] > ODD_LEAST).tolist() == [ODD]
     if order == "sorted":
         return found.sort_values(["two", "a"])
     if order == "copies":
@@ -113,10 +120,8 @@ TARGETS = {"logistic": "two", "probit": "two", "linear": "number", "poisson": "c
 PEOPLE = 9
 
 
-def fitted(
-    path: Path, model: str = "logistic", bounds: bool = False, unit: str | None = None, **given: Any
-) -> dict[str, Any]:
-    """`tacit.fit` on a file: its statement, which is public."""
+def fitted(path: Path, model: str = "logistic", bounds: bool = False, unit: str | None = None, **given: Any) -> Seen:
+    """`tacit.fit` on a file."""
     target = TARGETS[model]
     limits = {"a": (0.0, 10.0), "number": (-5.0, 5.0), "count": (0.0, 9.0)}
     limits = {name: pair for name, pair in limits.items() if name in ("a", target)}
@@ -124,38 +129,68 @@ def fitted(
     read = read_frame(path, facts.listed(target) | ({} if unit is None else {unit: ()}))
     table = Table.of_frame(read, target, model, unit=unit, columns=["a", "b"], facts=facts)
     slots = ROWS if unit is None else PEOPLE + 1
-    return tacit.fit(model, table, 2.0, 1e-4, slots=slots, insecure_seed=SEED, **given).statement
+    return found(tacit.fit(model, table, 2.0, 1e-4, slots=slots, insecure_seed=SEED, **given))
 
 
-def mixed(path: Path, **given: Any) -> dict[str, Any]:
+def found(posterior: Posterior, *more: Any) -> Seen:
+    """All of a posterior, its file, and what else is made of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        posterior.save(Path(folder) / "posterior.json")
+        return Seen.of([posterior, files(Path(folder)), *more], [from_dict(posterior.statement["event"])])
+
+
+def mixed(path: Path, **given: Any) -> Seen:
     """A model of one's own on a file."""
     records = (read_frame(path)[["a", "number"]].to_numpy() / 10).astype(np.float32)
-    return tacit.fit(
-        GaussianMixture(2, 2), records, 2.0, 1e-4, slots=ROWS, steps=3, insecure_seed=SEED, **given
-    ).statement
+    return found(tacit.fit(GaussianMixture(2, 2), records, 2.0, 1e-4, slots=ROWS, steps=3, insecure_seed=SEED, **given))
 
 
-def plain(path: Path) -> dict[str, Any]:
+def plain(path: Path) -> Seen:
     """The same of a regression that is a model of one's own."""
     read = read_frame(path)
     x = np.column_stack([np.ones(len(read)), read["a"].to_numpy() / 10]).astype(np.float32)
     records, model = (x, read["two"].to_numpy(np.float32)), LogisticRegression(DiagonalGaussian.standard(2))
-    return tacit.fit(model, records, 2.0, 1e-4, slots=ROWS, insecure_seed=SEED).statement
+    return found(tacit.fit(model, records, 2.0, 1e-4, slots=ROWS, insecure_seed=SEED))
 
 
-def fits(**given: Any) -> Callable[[Path], Any]:
+def commanded(path: Path) -> Seen:
+    """`tacit fit`: what it writes, prints and charges; what is for the holder's eyes alone is on standard error."""
+    out, printed = path.parent / f"out-{next(counted)}", io.StringIO()
+    arguments = [path, "--target", "two", "--model", "logistic", "--columns", "a,b", "--bounds", "a=0:10"]
+    arguments += ["--categories", "b=x,y,z", "--epsilon", "2", "--delta", "1e-4", "--slots", ROWS, "--out", out]
+    arguments += ["--insecure-seed", SEED, "--ledger", out / "ledger.sqlite", "--budget-epsilon", 4]
+    with redirect_stdout(printed), redirect_stderr(io.StringIO()), pytest.raises(SystemExit) as stop:
+        main(["fit", *map(str, arguments)])
+    assert stop.value.code == 0
+    return Seen.of([files(out), printed.getvalue()], charged(out), out)
+
+
+def estimated(path: Path) -> Seen:
+    """An estimator of scikit-learn's form, and what it predicts."""
+    read = read_frame(path)
+    estimator = PrivateLogisticRegression(
+        2.0, 1e-4, bounds=([0, -5], [10, 5]), classes=[0, 1], slots=ROWS, insecure_seed=SEED
+    )
+    estimator.fit(read[["a", "number"]].to_numpy(), read["two"].to_numpy())
+    left = {name: value for name, value in vars(estimator).items() if name.endswith("_") and name != "posterior_"}
+    return found(estimator.posterior_, left, estimator.predict_proba([[1.0, 0.0], [9.0, 2.0]]))
+
+
+def fits(**given: Any) -> Callable[[Path], Seen]:
     return functools.partial(fitted, **given)
 
 
 SHORT: dict[str, Any] = {"method": "sgld", "steps": 4}
-FITS: dict[str, Callable[[Path], Any]] = {
+FITS: dict[str, Callable[[Path], Seen]] = {
     "logistic": fits(),
     "linear, with bounds": fits(model="linear", bounds=True),
     "softmax, adaptive": fits(model="softmax", bounds=True, clip="adaptive", steps=3),
     "poisson by sgld": fits(model="poisson", **SHORT),
     "a mixture": mixed,
+    "the command line": commanded,
+    "an estimator": estimated,
 }
-SLOW_FITS: dict[str, Callable[[Path], Any]] = {
+SLOW_FITS: dict[str, Callable[[Path], Seen]] = {
     "a mixture, adaptive": functools.partial(mixed, clip="adaptive"),
     "a mixture by sgld": functools.partial(mixed, method="sgld"),
     "a logistic model of one's own": plain,
@@ -184,7 +219,8 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Files]:
     def made(name: str) -> Files:
         if name in EVERY_FIT:
             return Files(tmp_path_factory.mktemp("fit"), EVERY_FIT[name])
-        return Files(tmp_path_factory.mktemp("study"), studied(**EVERY_STUDY[name]), sites=SITES)
+        front = WRAPPED.get(name, lambda front: front)(studied(**EVERY_STUDY[name]))
+        return Files(tmp_path_factory.mktemp("study"), front, sites=SITES)
 
     return made
 
@@ -252,29 +288,55 @@ def _toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def charged(out: Path) -> list[Any]:
-    """What each ledger of a study was charged, and when."""
-    ledgers = sorted(out.glob("**/ledger.sqlite"))
-    return [[(entry.study, entry.round, entry.event) for entry in Ledger.open(path).entries()] for path in ledgers]
+Change = Callable[[Member], Member]
 
 
-def studied(**given: Any) -> Callable[[Path], Any]:
-    """`federate` on a study file and the files of its sites: what was charged, which is public."""
+def studied(change: Change | None = None, **given: Any) -> Callable[[Path], Seen]:
+    """`federate` on a study file and the files of its sites. change: of a site's records, on the way."""
 
-    def front(folder: Path) -> Any:
+    def front(folder: Path) -> Seen:
         study = read_study(study_file(folder, **given))
         members, _ = study.gather()
         out = folder / f"out-{next(counted)}"
-        found = federate(study.plan, members, out=out, insecure_seed=SEED)
-        return found.name, charged(out)
+        members = members if change is None else [change(member) for member in members]
+        return conducted(federate(study.plan, members, out=out, insecure_seed=SEED), out, out)
 
     return front
+
+
+def conducted(found: Federation, out: Path, ledgers: Path) -> Seen:
+    return Seen.of([found, files(out)], charged(ledgers), out)
+
+
+def of_lists(member: Member) -> Member:
+    """The same records as a Python program might have them: lists, in which a single number is of another type."""
+    table = member.table
+    features = table.features.tolist()
+    target = [int(y) if x[0] > ODD_LEAST else bool(y) for x, y in zip(features, table.target, strict=True)]
+    more = {"names": table.names, "indicators": [1, 2], "bounds": {"a": (0, 10)}, "classes": table.classes}
+    return replace(member, table=Table.of(features, target, notes=table.notes, schema=table.schema, **more))
+
+
+def numbered(front: Callable[[Path], Seen]) -> Callable[[Path], Seen]:
+    """The front on files that are written by pandas on the way, which puts a number before each row."""
+
+    def on(folder: Path) -> Seen:
+        to = folder / f"numbered-{next(counted)}"
+        to.mkdir()
+        for site in range(SITES):
+            pd.read_csv(folder / f"s{site}.csv", dtype=str, keep_default_na=False).to_csv(to / f"s{site}.csv")
+        return front(to)
+
+    return on
 
 
 STUDIES: dict[str, dict[str, Any]] = {
     "priced scores": {"rounds": 2, "evaluation": 0.2},
     "secure sums": {"rounds": 1, "evaluation": 0.2, "secure_sum": True},
+    "lists": {"rounds": 1, "evaluation": 0.2, "change": of_lists},
+    "row numbers": {"rounds": 1, "evaluation": 0.2},
 }
+WRAPPED = {"row numbers": numbered}
 SLOW_STUDIES: dict[str, dict[str, Any]] = {
     "ep": {"rounds": 2, "method": "ep", "evaluation": 0.2},
     "sep": {"rounds": 2, "method": "sep", "evaluation": 0.2},
@@ -306,7 +368,7 @@ def test_a_row_less_at_a_station_moves_every_sum_by_at_most_its_clip(tmp_path):
     pytest.importorskip("nvflare")
     from tests.network.conftest import Clinics
 
-    def front(folder: Path) -> Any:
+    def front(folder: Path) -> Seen:
         """A folder with the file of the first clinic; those of others are as ever."""
         clinics = Clinics(folder)
         clinics.study = clinics.read(rounds=2, evaluation=0.2)
@@ -317,7 +379,7 @@ def test_a_row_less_at_a_station_moves_every_sum_by_at_most_its_clip(tmp_path):
             records.replace(folder / "north" / "north.csv")
         found = clinics.conduct()
         clinics.close()
-        return found.name, charged(folder)
+        return conducted(found, folder / "out", folder)
 
     (tmp_path / "base").mkdir()
     first = listened(front, tmp_path / "base")
@@ -365,7 +427,7 @@ def test_a_site_less_moves_every_sum_by_at_most_its_clip(tmp_path, name):
     """A site with all its records is the unit, and those after it take the slots before theirs."""
     study = studied(rounds=2, unit="site", **(WHOLE | SLOW_WHOLE)[name])
 
-    def front(given: tuple[Path, str | None]) -> Any:
+    def front(given: tuple[Path, str | None]) -> Seen:
         with left(given[1]):
             return study(given[0])
 
@@ -379,7 +441,7 @@ def test_a_site_less_moves_every_sum_by_at_most_its_clip(tmp_path, name):
 DRAWING = VI(2, optax.sgd(0.01), path="aligned")  # θ is drawn, and all records of a site see the draw
 
 
-def drawn(given: tuple[Path, set[int]]) -> Any:
+def drawn(given: tuple[Path, set[int]]) -> Seen:
     """Tied factors of sites whose local solver draws: one release of the first round. given: which sites there are."""
     folder, there = given
     found = []
@@ -391,8 +453,7 @@ def drawn(given: tuple[Path, set[int]]) -> Any:
     algorithm = PVI(model.prior, model, (Whole(DRAWING),), damping=(0.5,))
     access = of_sites(found, Heard(1.0, 1.0), records=ROWS, capacity=SITES)
     release = algorithm.site_step(tacit.insecure_key(2), algorithm.site_init(), algorithm.prior, access, 0)
-    jax.block_until_ready(release.value)
-    return release.event
+    return Seen.of(jax.tree.leaves(algorithm.answer(release.value)), [release.event])
 
 
 def test_a_site_less_leaves_what_all_others_add_as_it_is(tmp_path):
@@ -440,20 +501,36 @@ def test_slots_are_exchangeable():
 def test_the_harness_sees_a_sum_that_moves_too_far_and_a_sum_too_many(tmp_path):
     """The test of the test: a front that reads its number of rows moves too far, and one that stops by it too early."""
 
-    def counting(path: Path) -> Any:
+    def counting(path: Path) -> Seen:
         rows = read_frame(path)["a"].to_numpy(np.float32)
         access = Access.of(rows * (1 + len(rows) % 2), Heard(1.0, 1.0), capacity=ROWS)
         release = access.sum(tacit.insecure_key(3), per_record(lambda row: 0.1 * row))
-        return jax.block_until_ready(release.value) is None
+        return Seen.of(release.value, [release.event])
 
-    def stopping(path: Path) -> Any:
-        access = Access.of(np.ones(ROWS, np.float32), Heard(1.0, 1.0))
-        for round in range(1 + len(read_frame(path)) % 2):
-            release = access.sum(tacit.insecure_key(round), per_record(lambda row: row))
+    def stopping(path: Path) -> Seen:
+        return repeated(1 + len(read_frame(path)) % 2)
+
+    def repeated(rounds: int, mechanism: SubsampledGaussian | None = None) -> Seen:
+        access, events = Access.of(np.ones(ROWS, np.float32), Heard(1.0, 1.0)), []
+        for round in range(rounds):
+            through = access if mechanism is None or round == 0 else access.through(mechanism)
+            release = through.sum(tacit.insecure_key(round), per_record(lambda row: row))
             jax.block_until_ready(release.value)
+            events.append(release.event)
+        return Seen.of(None, events)
 
-    for front, words in ((counting, "times what its noise hides"), (stopping, "other sums")):
+    def leaking(path: Path) -> Seen:
+        return replace(counting(path), left=dict(flat(float(read_frame(path)["a"].sum()))))
+
+    for front, words in (
+        (counting, "times what its noise hides"),
+        (stopping, "other sums"),
+        (leaking, "what leaves differs"),
+    ):
         files = Files(tmp_path / front.__name__, front)
         first = files.listened("random")
         with pytest.raises(AssertionError, match=words):
             first.check(files.without("random", {3}))
+
+    with pytest.raises(AssertionError, match="past the tape"):
+        listened(lambda _: repeated(2, SubsampledGaussian(1.0, 1.0)), None)

@@ -658,7 +658,7 @@ class Study:
         return members, spread.test if data.dataset is not None else self._test(members)
 
     def _own_files(self, entries: Sequence[SiteEntry]) -> "list[Member]":
-        from tacit.data.tables import read_frame
+        from tacit.data.tables import bookkeeping, read_frame
         from tacit.study import check_apart
 
         members, columns, given = [], self.settings.columns, self.settings
@@ -674,7 +674,8 @@ class Study:
                 if (entry.ledger or given.ledger) is None:
                     _check_beside(self._place(entry.file), self._remedy(entry))
                 frame = read_frame(self._place(entry.file), self.facts.listed(given.target), "file")
-                names = list(map(str, frame.columns))
+                apart = bookkeeping(frame)
+                names = [name for name in map(str, frame.columns) if name not in apart]
                 if columns is None:  # the order of the first file is everybody's
                     columns = [name for name in names if name != given.target]
                 more = [name for name in names if name not in (*columns, given.target)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tacit.data.tables import Facts, Table, digests_of, encode, read_frame, split_list
@@ -220,7 +220,18 @@ SECRET = "s3cret"
         ({}, "logistic", {"bounds": {"hight": (0, 1)}}, "bounds name 'hight'"),
         ({}, "logistic", {"bounds": {"region": (0, 1)}}, "column 'region' has bounds and categories"),
         ({}, "logistic", {"categories": {"ill": ("no", "yes")}}, "expected its labels as --classes"),
-        ({"Unnamed: 0": [0, 1, 2, 3]}, "logistic", {}, "a column has no name"),
+        (
+            {"Unnamed: 0": [0, 1, 2, 3]},
+            "logistic",
+            {"columns": ["age", "Unnamed: 0"]},
+            "numbers the rows of some table",
+        ),
+        (
+            {"__index_level_0__": [0, 1, 2, 3]},
+            "logistic",
+            {"columns": ["__index_level_0__"]},
+            "numbers the rows of some table",
+        ),
         (
             dict.fromkeys(("age", "weight", "smoker", "region")),
             "logistic",
@@ -504,3 +515,101 @@ def test_the_records_of_a_part_of_a_table_are_what_they_were():
     torn = replace(table, features=table.features[:2], target=table.target[:2])
     with pytest.raises(ValueError, match="take a part of a table by rows"):
         torn.contents()
+
+
+# --- What stands beside a record ---------------------------------------------------------------------------------
+
+
+def kept(part: np.ndarray, gone: int) -> np.ndarray:
+    return np.delete(part, gone, axis=0)
+
+
+ODD_CELLS: list[tuple[list[Any], Any]] = [
+    ([True, False] * 4, 1),
+    ([0, 1] * 4, 1.0),
+    ([0, 1] * 4, True),
+    ([0.0, -0.0] * 4, 0),
+    ([2**24 + 1, 2**25 + 3] * 4, 0.5),
+    ([2**62 + 2**38 + 1, 0] * 4, 0.5),
+    ([0, 1] * 4, np.float32(1)),
+]
+
+
+@pytest.mark.parametrize(("cells", "odd"), ODD_CELLS)
+def test_what_a_record_of_lists_is_does_not_depend_on_the_type_of_another(cells, odd):
+    """One number of another type, and numpy takes all of a list for something else."""
+    for features in ([[0.5 * place] for place in range(9)], [[cell] for cell in [odd, *cells]]):
+        whole = Table.of(features, [odd, *cells])
+        rest = Table.of(features[1:], cells)
+        assert np.array_equal(whole.contents()[1:], rest.contents())
+        assert np.array_equal(whole.features[1:], rest.features)
+        assert whole.target.dtype == rest.target.dtype
+    assert len(np.unique(rest.contents(), axis=0)) == len(set(cells))
+
+
+def test_missing_numbers_are_one_whatever_their_bits():
+    quiet = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(float)
+    assert len(np.unique(Table.of(quiet[:, None], np.zeros(3)).contents(), axis=0)) == 1
+
+
+def with_row_numbers(data: pd.DataFrame, path: Path, name: str | None) -> pd.DataFrame:
+    """Write a frame with its index, and read the file."""
+    data = data.rename_axis(name)
+    data.to_parquet(path) if path.suffix == ".parquet" else data.to_csv(path)
+    return read_frame(path, FACTS.listed("ill"))
+
+
+@pytest.mark.parametrize("is_counted_anew", [False, True])
+@pytest.mark.parametrize(("ending", "name"), [(".parquet", None), (".parquet", "patient"), (".csv", None)])
+def test_an_index_and_row_numbers_are_no_part_of_a_record(tmp_path, ending, is_counted_anew, name):
+    """A row deleted by pandas: what it writes for its index appears, or changes in all later rows."""
+    data = frame()
+    less = data.drop(1).reset_index(drop=True) if is_counted_anew else data.drop(1)
+    before, after = (with_row_numbers(one, tmp_path / f"{len(one)}{ending}", name) for one in (data, less))
+    assert np.array_equal(kept(digests_of(before), 1), digests_of(after))
+    whole, rest = table(before), table(after)
+    assert whole.names == rest.names == table(data).names
+    assert np.array_equal(kept(whole.features, 1), rest.features)
+    assert len(np.unique(digests_of(after), axis=0)) == len(after)
+    index = [one for one in map(str, after.columns) if one not in map(str, data.columns)]
+    if index:
+        assert any(repr(index[0]) in remark for remark in rest.remarks)
+        with pytest.raises(ValueError, match="numbers the rows of some table"):
+            table(after, columns=["age", *index])
+
+
+def test_a_file_of_row_numbers_alone_has_a_record_in_each_row():
+    assert digests_of(pd.DataFrame({"__index_level_0__": [0, 1, 2]})).shape == (3, 16)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_holder_hears_of_a_column_that_counts_rows(first):
+    rows = 20
+    data = pd.DataFrame({"age": np.arange(rows) % 7, "ill": [0, 1] * (rows // 2), "row": np.arange(rows) + first})
+    counted = Table.of_frame(data, "ill", "logistic", columns=["age"])
+    assert any("'row' counts the rows" in remark for remark in counted.remarks)
+    assert Table.of_frame(data, "ill", "logistic").ids == ("row",)
+    mixed = data.assign(row=data["row"].to_numpy()[::-1])
+    assert not Table.of_frame(mixed, "ill", "logistic", columns=["age"]).remarks
+
+
+CELLS = st.sampled_from([1, 1.0, True, np.True_, "1", "1.0", "01", "True", "true", 0, False, "0", 2, "2", "b"])
+LISTED = ("b", "0", "1", "True", "False", "2")
+
+
+@given(st.lists(CELLS, min_size=3, max_size=8), st.integers(0, 7))
+@example([1, True, 1], 0)
+@example([True, 1, True], 0)
+def test_a_cell_of_any_kind_is_encoded_by_itself(cells, place):
+    """Python takes 1 and True for one key, so that the first of them stood for both."""
+    gone = place % len(cells)
+    facts = Facts(categories={"code": LISTED}, classes=LISTED)
+    column = pd.Series(cells, dtype=object)
+    read = pd.DataFrame({"code": column, "label": column})
+    whole, rest = (
+        Table.of_frame(one, "label", "softmax", facts=facts) for one in (read, read.drop(gone).reset_index(drop=True))
+    )
+    assert np.array_equal(kept(whole.features, gone), rest.features)
+    assert np.array_equal(kept(whole.target, gone), rest.target)
+    alone = [Table.of_frame(read.iloc[[place] * 2], "label", "softmax", facts=facts) for place in range(len(cells))]
+    assert np.array_equal(whole.features, np.concatenate([one.features[:1] for one in alone]))

@@ -9,6 +9,7 @@ to whoever sees them: keep them with the data.
 import csv
 import hashlib
 import math
+import re
 import reprlib
 import struct
 import tomllib
@@ -27,6 +28,7 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>",
 FILES = "a file that ends in .csv or .parquet"
 MOST_NAMED = 10  # columns or categories in a message
 DIGEST_BYTES = 16  # of a record's content
+INDEX = "tacit: columns of the index"  # of a frame's attributes, by which `read_frame` says what Parquet says of them
 _CELL_BYTES = 9  # of one value on the way there: what it is, and eight bytes of it
 
 
@@ -77,12 +79,14 @@ class Table:
         columns: (low, high), each a number or one for each column, or a dict by name, where a column may be left out.
         """
         try:
-            with np.errstate(
-                over="ignore"
-            ):  # beyond single precision is infinite: bounded by the range, or contributes 0
-                x, y = np.asarray(features).astype(np.float32), np.asarray(target)
+            x = _single(features)
         except (TypeError, ValueError):
             raise ValueError("features hold something that is not a number; encode it by public categories") from None
+        try:  # in one type, whatever numpy finds for all of them together: one record can change that
+            y = np.asarray(target)
+            y = y if y.dtype == np.float32 else y.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError("the target holds something that is not a number; recode it") from None
         if x.ndim != 2 or y.shape != x.shape[:1]:
             raise ValueError(f"features of shape {x.shape} and a target of shape {y.shape}; expected (n, p) and (n,)")
         named = tuple(map(str, names)) if names is not None else tuple(f"x{j + 1}" for j in range(x.shape[1]))
@@ -143,7 +147,7 @@ class Table:
         (('age', 'sex=M'), [0.0, 1.0])
         """
         facts = facts or Facts()
-        names = _features(list(map(str, frame.columns)), target, unit, columns, facts)
+        names = _features(list(map(str, frame.columns)), target, unit, columns, facts, bookkeeping(frame))
         if len(frame) < 2:
             raise ValueError(f"the file has {len(frame) or 'no'} record{'s' * (len(frame) == 0)}; expected at least 2")
         _refuse_missing(frame, [*names, target, *([] if unit is None else [unit])])
@@ -230,11 +234,14 @@ class Table:
     def contents(self) -> np.ndarray:
         """16 bytes for each record, of its own content alone: no other record and no place has a part in them.
 
-        Of a file, its whole row (`digests_of`); of arrays, its features and its target. Equal records have equal ones.
+        Of a file, its whole row (`digests_of`); of arrays, its features and its target as they are learned from, in
+        single precision: never in the type that numpy found for all of them together. Equal records have equal ones.
         """
         if self.digests is None:
             names = [*map(str, range(self.features.shape[1])), "target"]
-            return _digests(dict(zip(names, [*self.features.T, self.target], strict=True)))
+            columns = [*self.features.T, self.target]
+            singles = {name: _single(column) for name, column in zip(names, columns, strict=True)}
+            return _digests(singles, len(self.target))
         if len(self.digests) != len(self.target):
             raise ValueError(
                 f"{len(self.digests)} digests for {len(self.target)} records; take a part of a table by rows(...)"
@@ -250,6 +257,12 @@ class Table:
 
 def _maybe_tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
     return None if values is None else tuple(values)
+
+
+def _single(values: Any) -> np.ndarray:
+    """In single precision, by way of double: so each number is the same whatever type numpy finds for all of them."""
+    with np.errstate(over="ignore"):  # beyond single precision is infinite: bounded by the range, or contributes 0
+        return np.asarray(values).astype(np.float64).astype(np.float32)
 
 
 def _place(column: int | str, names: tuple[str, ...]) -> int:
@@ -475,9 +488,42 @@ def _read_parquet(path: Path, what: str) -> Any:
     try:
         table = parquet.read_table(path)
         _refuse_repeated(f"{what}={path}", table.column_names)
-        return table.to_pandas(ignore_metadata=True)
+        frame = table.to_pandas(ignore_metadata=True)
+        frame.attrs[INDEX] = _index_columns(table.schema)
+        return frame
     except (pyarrow.ArrowException, OSError):
         raise ValueError(f"{what}={path} cannot be read as Parquet; expected {FILES}") from None
+
+
+def _index_columns(schema: Any) -> list[str]:
+    """The columns that a Parquet file made by pandas has for the index of its frame."""
+    try:
+        found = schema.pandas_metadata
+    except ValueError:  # somebody else's, or broken
+        return []
+    listed = found.get("index_columns") if isinstance(found, dict) else None
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []  # a range is no name
+
+
+_INDEX_NAME = re.compile(r"__index_level_\d+__")
+
+
+def bookkeeping(frame: Any) -> list[str]:
+    """The columns that programs add: an index of pandas', and columns without a name, such as row numbers.
+
+    They say where a record stood in some table. Deleting a row can renumber them, or make one appear, so they are no
+    content of a record and no feature.
+    """
+    names = map(str, frame.columns)
+    return [name for name in names if _is_unnamed(name) or _INDEX_NAME.fullmatch(name) or name in _indices(frame)]
+
+
+def _indices(frame: Any) -> Sequence[str]:
+    return frame.attrs.get(INDEX, ())
+
+
+def _is_unnamed(name: str) -> bool:
+    return not name.strip() or name.startswith("Unnamed: ")
 
 
 # --- What a record is, whatever stands beside it ------------------------------------------------------------------
@@ -495,15 +541,19 @@ def digests_of(frame: Any) -> np.ndarray:
     | missing, not-a-number, or a text of `MISSING`      | one word for all                         |
     | True and False, or these words, whatever the case  | the word                                 |
     | any other                                          | its text, without spaces around it       |
+
+    Columns of `bookkeeping` are left out, such as row numbers without a name: they are facts about other rows.
     """
-    return _digests({str(name): frame.iloc[:, place] for place, name in enumerate(frame.columns)})
+    left = set(bookkeeping(frame))
+    columns = {str(name): frame.iloc[:, place] for place, name in enumerate(frame.columns)}
+    return _digests({name: column for name, column in columns.items() if name not in left}, len(frame))
 
 
-def _digests(columns: Mapping[str, Any]) -> np.ndarray:
+def _digests(columns: Mapping[str, Any], count: int) -> np.ndarray:
     cells = [_cells(columns[name]) for name in sorted(columns)]
-    rows = np.ascontiguousarray(np.concatenate(cells, axis=1)) if cells else np.zeros((0, 0), np.uint8)
+    rows = np.ascontiguousarray(np.concatenate([np.zeros((count, 0), np.uint8), *cells], axis=1))
     width, plain = rows.shape[1], rows.tobytes()
-    made = (plain[start : start + width] for start in range(0, len(plain), max(1, width)))
+    made = (plain[start : start + width] for start in range(0, width * count, width)) if width else (b"",) * count
     found = b"".join(hashlib.blake2b(row, digest_size=DIGEST_BYTES).digest() for row in made)
     return np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES)
 
@@ -571,9 +621,14 @@ def encode(frame: Any, schema: Mapping[str, Any]) -> np.ndarray:
 
 
 def _features(
-    there: list[str], target: str, unit: str | None, columns: Sequence[str] | None, facts: Facts
+    there: list[str],
+    target: str,
+    unit: str | None,
+    columns: Sequence[str] | None,
+    facts: Facts,
+    apart: Sequence[str] = (),
 ) -> list[str]:
-    """The names of the features, after all names that were given have been looked up."""
+    """The names of the features, after all names that were given have been looked up. apart: no features."""
     if target not in there:
         hint = ", with commas between columns" if len(there) == 1 and (";" in there[0] or "\t" in there[0]) else ""
         raise ValueError(f"target={target!r} is not a column; expected one of {_list(there)}{hint}")
@@ -589,15 +644,18 @@ def _features(
     if target in facts.categories:
         raise ValueError(f"{target!r} is the target; expected its labels as --classes, not as categories")
     if columns is None:
-        names = [name for name in there if name not in (target, unit)]
-        unnamed = [name for name in names if not name.strip() or name.startswith("Unnamed: ")]
-        if unnamed:
-            raise ValueError("a column has no name, such as a row number; remove or name it, or choose --columns")
+        names = [name for name in there if name not in (target, unit, *apart)]
     else:
         names = list(columns)
         _refuse_repeated("columns", names)
         if target in names or unit in names:
             raise ValueError(f"columns have {target if target in names else unit!r}; expected features alone")
+        numbering = [name for name in names if name in apart]
+        if numbering:
+            raise ValueError(
+                f"columns have {numbering[0]!r}, which numbers the rows of some table and says nothing of a record; "
+                "leave it out, or write the file anew with the column under a name of its own"
+            )
     if not names:
         raise ValueError("no column is left as a feature; expected at least one beside the target")
     return names
@@ -665,11 +723,14 @@ def _codes(column: Any, categories: Sequence[str]) -> np.ndarray:
     plain: dict[str, int] = {}
     for label, j in places.items():
         plain[_plain(label)] = -1 if _plain(label) in plain else j
-    found = {}
-    for value in column.unique():
+    found: dict[str, int] = {}  # by text: as keys, 1 and True would be one, and the first of them stand for both
+    codes = []
+    for value in column:
         label = _label(value)
-        found[value] = places.get(label, plain.get(_plain(label), -1))
-    return column.map(found).to_numpy().astype(int)
+        if label not in found:
+            found[label] = places.get(label, plain.get(_plain(label), -1))
+        codes.append(found[label])
+    return np.array(codes, int)
 
 
 def _plain(label: str) -> str:
@@ -781,10 +842,28 @@ def _remarks(frame: Any, names: list[str], target: str) -> tuple[str, ...]:
         found.append(f"{_named(constant)} {has} one value in all records, so nothing is learned of {it}.")
     if frame[target].nunique() < 2:
         found.append(f"target {target!r} has one value in all records, so there is little to learn.")
+    left = bookkeeping(frame)
+    if left:
+        found.append(f"{_named(left)} {'numbers' if len(left) == 1 else 'number'} rows, which is no part of a record.")
+    numbering = [name for name in map(str, frame.columns) if name not in left and _numbers_rows(frame[name])]
+    if numbering:
+        found.append(
+            f"{_named(numbering)} {'counts' if len(numbering) == 1 else 'count'} the rows of this file; if it is "
+            "counted anew when a row is deleted, then all later records change with it, which no guarantee covers: "
+            "remove it from the file."
+        )
     return tuple(found)
 
 
 LEAST_IDS = 20  # records: fewer whole numbers may differ by chance
+
+
+def _numbers_rows(column: Any) -> bool:
+    """Whether a column holds 0, 1, 2, ... or 1, 2, 3, ... in the order of the file."""
+    if len(column) < LEAST_IDS or not _is_number(column):
+        return False
+    values = column.to_numpy(float, na_value=np.nan)
+    return any(np.array_equal(values, np.arange(first, first + len(values))) for first in (0, 1))
 
 
 def _ids(frame: Any, names: list[str]) -> tuple[str, ...]:
@@ -798,7 +877,7 @@ def _ids(frame: Any, names: list[str]) -> tuple[str, ...]:
         except (TypeError, ValueError):
             return False
 
-    every = (name for name in names if frame[name].nunique() == len(frame))
+    every = (name for name in names if frame[name].nunique() == len(frame))  # numbers of rows among them
     return tuple(name for name in every if frame[name].dtype.kind not in "iufb" or is_whole(frame[name]))
 
 
