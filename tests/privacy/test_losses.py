@@ -191,9 +191,9 @@ def tightened(levels, delta: float) -> float:
 
 def test_a_spread_of_cases_is_tight():
     verified = [
-        assert_tight(price, delta, [(sigma, rate, n)]) for sigma, rate, n, delta, price, _ in cases(12, 5) if n > 20
+        assert_tight(price, delta, [(sigma, rate, n)]) for sigma, rate, n, delta, price, _ in cases(8, 5) if n > 20
     ]
-    assert sum(verified) >= 6
+    assert sum(verified) >= 4
 
 
 @pytest.mark.slow
