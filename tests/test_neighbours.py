@@ -5,6 +5,7 @@ this is for (records that cross between training and test, draws by a site's pla
 """
 
 import functools
+import hashlib
 import io
 import itertools
 import tempfile
@@ -159,10 +160,12 @@ def commanded(path: Path) -> Seen:
     arguments = [path, "--target", "two", "--model", "logistic", "--columns", "a,b", "--bounds", "a=0:10"]
     arguments += ["--categories", "b=x,y,z", "--epsilon", "2", "--delta", "1e-4", "--slots", ROWS, "--out", out]
     arguments += ["--insecure-seed", SEED, "--ledger", out / "ledger.sqlite", "--budget-epsilon", 4]
+    out.mkdir()
     with redirect_stdout(printed), redirect_stderr(io.StringIO()), pytest.raises(SystemExit) as stop:
         main(["fit", *map(str, arguments)])
     assert stop.value.code == 0
-    return Seen.of([files(out), printed.getvalue()], charged(out), out)
+    digest = hashlib.sha256((out / "posterior.json").read_bytes()).hexdigest()  # of a file with a name that is drawn
+    return Seen.of([files(out), printed.getvalue()], charged(out), out, digest)
 
 
 def estimated(path: Path) -> Seen:
