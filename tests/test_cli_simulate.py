@@ -294,6 +294,12 @@ def test_a_study_is_not_begun_where_a_site_cannot_pay_for_it_unless_fewer_sites_
     assert error.count("\n") == 1
     assert set(counts(tmp_path).values()) == {0}
     assert len(ledger.entries()) == 1
+    changed = STUDY + 'ledger = "west.ledger"\nepsilon = 3.5\n'
+    (folder / "little.toml").write_text(changed)
+    code, out, error = run(*command)
+    assert code == 2
+    assert "2 of 3 sites accept" in error, "nothing was charged, so there is room for what was changed"
+    (folder / "little.toml").write_text(STUDY + 'ledger = "west.ledger"\n')
     code, out, error = run(*command, "--at-least", 2)
     assert code == 0
     reason = "what is left of this site's budget does not pay for the study (epsilon=3 would be passed by "
@@ -316,6 +322,8 @@ def test_a_study_is_not_begun_where_a_site_cannot_pay_for_it_unless_fewer_sites_
     assert not (tmp_path / "sites" / "west" / "ledger.sqlite").exists()
     text = (tmp_path / "statement.txt").read_text()
     assert "west\n----\nwest took no part in this study and released nothing.\n" in text
+    (folder / "little.toml").write_text(changed)
+    assert "whose budget is spent; take a new folder" in run(*command, "--at-least", 2)[2]
     assert text.count("What was released") == 2
 
 

@@ -93,7 +93,7 @@ def _check_epsilon(epsilon: float) -> None:
 
 def _canaried(access: Access, canary: Canary) -> Canaried:
     if canary not in CANARIES:
-        raise ValueError(f"canary={canary!r}; expected one of {', '.join(CANARIES)}")
+        raise ValueError(f"canary={canary!r}; expected one of {', '.join((*CANARIES, ROW))}, the last for study files")
     return Canaried.on(access, is_worst=canary == "worst")
 
 

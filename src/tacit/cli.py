@@ -37,6 +37,7 @@ PLANNED_MODELS = ("logistic", "linear", "probit", "poisson")
 METHODS = ("vi", "ep", "sep", "sgld")
 SCALINGS = ("moments", "bounds")
 AUDITED = ("fit", "vi", "sites", "mechanism")
+UNITS = ("record", "person", "site")
 CANARIES = ("worst", "mislabelled", "outlying", "row")
 SHAPES = ("constant", "linear", "polynomial", "exponential", "stepwise", "influence")
 
@@ -764,6 +765,8 @@ def ledger_create(
 
     if rule not in RULES:
         raise ValueError(f"rule={rule!r}; expected {' or '.join(RULES)}")
+    if unit not in UNITS:
+        raise ValueError(f"unit={unit!r}; expected one of {', '.join(UNITS)}")
     name = path.name.removesuffix(ENDING)
     settings: dict[str, Any] = {"unit": unit, "adjacency": adjacency, "accountant": rule}
     found = Ledger.create(path, data_set=name, epsilon=epsilon, delta=delta, **settings).to_dict()

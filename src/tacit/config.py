@@ -518,6 +518,29 @@ def _site_file_clashes(given: SiteSettings) -> Iterator[str]:
 # --- A study that was read ---------------------------------------------------------------------------------------
 
 
+def _own_ledgers(out: Path) -> list[Path]:
+    """The ledgers that a study in this folder has made."""
+    return [*out.glob("sites/*/ledger.sqlite"), *out.glob("coordinator/ledger.sqlite")]
+
+
+def _is_unspent(out: Path) -> bool:
+    """Whether nothing was charged for the study of a folder: no trace of a round, here or told by a site elsewhere."""
+    from tacit.privacy.ledger import Ledger
+
+    told = out / "notes.json"
+    notes = json.loads(told.read_text(encoding="utf-8")).values() if told.exists() else ()
+    traces = [*out.rglob("*.progress"), *out.rglob("*.store"), *out.glob("history.json")]
+    is_charged = any(Ledger.open(path).entries() for path in _own_ledgers(out))
+    return not traces and not is_charged and not any(note.get("events") for note in notes)
+
+
+def _make_room(out: Path) -> None:
+    """Forget the study of a folder for which nothing was charged: its ledgers have no entry."""
+    noted = ("study.json", "consents.json", "notes.json", "status.json", "settings.json")
+    for path in [*_own_ledgers(out), *(out / name for name in noted)]:
+        path.unlink(missing_ok=True)
+
+
 @dataclass(frozen=True)
 class Study:
     """A study file that was read and found sound. `settings` is what it says; `plan` and `facts` are made of it."""
@@ -581,18 +604,24 @@ class Study:
     def claim(self, out: Path) -> None:
         """Note in the folder which study it is for, or refuse one that holds another. Call it before any spending.
 
-        The engine knows a study by its plan and budgets; of targets, classes and files it knows nothing.
+        The engine knows a study by its plan and budgets; of targets, classes and files it knows nothing. A study for
+        which nothing was charged, such as one that sites refused, makes room for another.
         """
         place, mine = out / "settings.json", self._noted()
         try:
+            if place.exists() and json.loads(place.read_text(encoding="utf-8")) != mine and _is_unspent(out):
+                _make_room(out)
             if place.exists():
                 theirs = json.loads(place.read_text(encoding="utf-8"))
                 for name in dict.fromkeys([*theirs, *mine]):
                     if theirs.get(name) != mine.get(name):
-                        found, given = (reprlib.repr(noted.get(name)) for noted in (theirs, mine))
+                        values = [noted.get(name) for noted in (theirs, mine)]
+                        is_plain = all(isinstance(value, str | int | float | None) for value in values)
+                        found, given = map(reprlib.repr, values)
+                        differs = f", {found} and not {given}" if is_plain else ""
                         raise ValueError(
-                            f"out={out} holds a study with another {name}, {found} and not {given}, whose budget is "
-                            "spent; take a new folder"
+                            f"out={out} holds a study with another {name}{differs}, whose budget is spent; take a new "
+                            "folder"
                         )
             elif (out / "study.json").exists():
                 raise ValueError(f"out={out} holds a study that was not made from a study file; take a new folder")

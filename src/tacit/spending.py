@@ -35,7 +35,7 @@ class Budget:
         """Refuse what is no budget."""
         if self.epsilon not in (None, "first"):
             valid = isinstance(self.epsilon, int | float) and 0 < self.epsilon < float("inf")
-            accounting.check_number("budget_epsilon", self.epsilon, "a finite number above 0", valid)
+            accounting.check_number("budget_epsilon", self.epsilon, "a finite number above 0, or 'first'", valid)
         if self.delta is not None:
             valid = isinstance(self.delta, int | float) and 0 < self.delta < 1
             accounting.check_number("budget_delta", self.delta, "a number above 0 and below 1", valid)

@@ -188,6 +188,7 @@ def test_serve_takes_one_folder_for_one_study_and_for_one_process(clinics: Any, 
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = run("serve", clinics.study.path, "--network", network, "--out", out)
     check_refused(found, f"another coordinator works in {out}; end that process first")
+    (out / "inference.progress").touch()  # else nothing was charged, and there is room for another
     other = clinics.read(rounds=2)
     found = run("serve", other.path, "--network", network, "--out", out)
     check_refused(found, f"out={out} holds a study with another rounds, 3 and not 2, whose budget is spent")
@@ -248,7 +249,8 @@ def test_a_holder_is_told_when_the_connection_changes_and_why(monkeypatch: pytes
     said: list[str] = []
     here = iter([False, False, True, True, False, False, False, True])
     connection: Any = SimpleNamespace(is_connected=lambda: next(here))
-    troubles = iter(["it cannot be reached", "it cannot be reached", "its certificate is false", "", ""])
+    away = running.certificates.AWAY
+    troubles = iter([away, away, away, "its certificate is false", ""])
     monkeypatch.setattr(running, "UNSETTLED", -1.0)
     monkeypatch.setattr(running.certificates, "trouble", lambda kit: next(troubles))
     kit: Any = SimpleNamespace(name="north")
@@ -257,8 +259,9 @@ def test_a_holder_is_told_when_the_connection_changes_and_why(monkeypatch: pytes
         watch.look()
     connected = "north: connected to the coordinator; waiting for what it asks"
     assert said == [
-        "north: it cannot be reached",
+        f"north: {away}",
         connected,
+        "north: the coordinator has gone; waiting for its next study",
         "north: its certificate is false",
         connected,
     ]

@@ -38,6 +38,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 TAKEN = ("server", COORDINATOR, "authority")  # "server" is FLARE's word for the coordinator
 DAYS, AUTHORITY_DAYS = 360, 3650
 DAYS_BEHIND = 2  # by which a site's clock may be behind that of who makes certificates
+AWAY = "the coordinator cannot be reached; trying again until it can"
 TURNED_AWAY = "the coordinator does not accept this site's certificate: expired, unknown or another's"
 PATIENCE = 5.0  # seconds for each step of looking for what is wrong with a connection
 RENEW = "ask who runs the network for a new kit, made by 'tacit network init --renew'"
@@ -119,7 +120,7 @@ def trouble(kit: Kit) -> str:
             except (ssl.SSLError, ConnectionResetError):
                 return TURNED_AWAY
     except OSError:
-        return "the coordinator cannot be reached; trying again until it can"
+        return AWAY
 
 
 # --- Making them --------------------------------------------------------------------------------------------------

@@ -163,6 +163,8 @@ def status(
     from rich.table import Table
     from rich.text import Text
 
+    from tacit.network import running
+
     found = _read_status(out)
     if as_json:
         typer.echo(json.dumps(found))
@@ -172,6 +174,8 @@ def status(
         title += f", {found['done']} of {found['of']}"
     if (out / "result.json").exists():
         title = f"{found['study']}: finished"
+    elif "failed" not in found and not running.is_served(out):
+        title += "; no coordinator is running: give 'tacit serve' again to go on"
     table = Table(title=Text(title), caption=Text(found.get("failed") or f"as of {found['time']}"))
     heads = ("site", "state", "updates", "ε of this study", "ε of its ledger", "last heard (UTC)", "")
     for j, name in enumerate(heads):

@@ -141,15 +141,18 @@ class _Watch:
         self.kit, self.connection, self.say = kit, connection, say
         self._since = time.monotonic()
         self._said = ""
+        self._was_connected = False
 
     def look(self) -> None:
         """To be called now and then."""
         if self.connection.is_connected():
-            self._since = time.monotonic()
+            self._since, self._was_connected = time.monotonic(), True
             self._tell("connected to the coordinator; waiting for what it asks")
         elif time.monotonic() - self._since > UNSETTLED:
             self._since = time.monotonic()
-            self._tell(certificates.trouble(self.kit) or self._said)
+            found = certificates.trouble(self.kit) or self._said
+            is_gone = found == certificates.AWAY and self._was_connected
+            self._tell("the coordinator has gone; waiting for its next study" if is_gone else found)
 
     def _tell(self, words: str) -> None:
         if words != self._said:
@@ -321,6 +324,15 @@ def withdraw(out: Path, site: str) -> None:
         )
     (out / "withdraw").mkdir(exist_ok=True)
     (out / "withdraw" / site).touch()
+
+
+def is_served(out: Path) -> bool:
+    """Whether a coordinator works in a study's folder now."""
+    try:
+        with _alone(out / "serve.lock", ""):
+            return False
+    except (ValueError, OSError):
+        return True
 
 
 @contextlib.contextmanager

@@ -175,7 +175,7 @@ def check_delta_of(delta: float, records: int, allowed: bool = False) -> None:
     if not allowed and records > 0 and delta >= 1 / records:
         raise ValueError(
             f"delta={delta!r} for {records} records; expected less than 1 / records = {1 / records:.3g}, for a larger "
-            "one allows that a record is published; lower delta, or allow it (allow_large_delta)"
+            "one allows that a record is published; lower delta, or allow it (allow_large_delta, --allow-large-delta)"
         )
 
 
