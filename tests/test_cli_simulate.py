@@ -418,7 +418,7 @@ def test_a_coordinators_own_ledger_counts_all_studies_of_its_sites(run: Run, fol
     assert (row["ledger_spent"], row["budget"]) == (spent[1], 7.0)
     words = (tmp_path / "second" / "statement.txt").read_text()
     assert "its ledger counts other analyses apart" in words
-    assert "all together are at most the budget, ε = 7 at δ = " in words, "which is what the filter covers"
+    assert "at most the budget, ε = 7 at δ = " in words, "and no total of several studies"
     assert result_of(tmp_path / "second")["epsilon"] == pytest.approx(row["spent"])
 
 
