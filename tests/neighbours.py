@@ -23,6 +23,7 @@ test of it), and cannot be compared. Here every slot is always chosen, so that c
 and nothing that was compiled for it is ever run elsewhere.
 """
 
+import json
 import math
 import re
 from collections import Counter
@@ -240,6 +241,9 @@ def files(folder: Path) -> dict[str, Any]:
             found[str(path.relative_to(folder))] = [
                 (one.study, one.round, str(one.event), one.spent, one.note) for one in entries
             ]
+        elif path.name == "study.json":  # a ledger's first hash is of when it was made
+            plain = json.loads(path.read_text())
+            found[path.name] = plain | {"ledgers": list(plain.get("ledgers", ()))}
         elif path.is_file():
             found[str(path.relative_to(folder))] = path.read_bytes()
     return found
