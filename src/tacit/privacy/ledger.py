@@ -445,7 +445,10 @@ class Ledger:
             _check_types(self.path, place, _ENTRY, values)
             text = values[4]
             if text not in known:
-                known[text] = _meaning(text)
+                try:
+                    known[text] = _meaning(text)
+                except json.JSONDecodeError:
+                    raise BrokenLedger(f"path={self.path}: {place} is no event; go back to a sound copy") from None
             entries.append(_entry((*values, found), *known[text]))
             previous = found
         if self.epsilon not in {self.first_epsilon, *(e.budget for e in entries)}:
