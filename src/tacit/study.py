@@ -806,7 +806,7 @@ def _kept(state: Any) -> Any:
 class Host(Protocol):
     """Where the parties of a study are.
 
-    is_remote: they are elsewhere, and answer when they are ready. forgives: those that refused in an earlier sitting
+    is_remote: they are elsewhere, and answer when they are ready. forgives: those that refused in an earlier session
     are asked again, once those who run them may have mended what was wrong.
     """
 
@@ -1038,7 +1038,7 @@ class _Conduct:
         state = algorithm.coordinator_init(sites)
         progress = Progress(state) if stored is None else Progress.from_bytes(stored, algorithm, sites)
         total = sites * updates if steps is None else len(steps)
-        progress.away.clear()  # that was in an earlier sitting
+        progress.away.clear()  # that was in an earlier session
         if self.host.forgives or self.setup.trust is not None:
             progress.refused = {j: why for j, why in progress.refused.items() if why == coordinator.WITHDRAWN}
         for j, party in enumerate(self.setup.parties):

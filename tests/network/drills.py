@@ -863,7 +863,7 @@ def kill_a_site(folder: Path) -> str:
 def break_a_site(folder: Path) -> str:
     """a site whose program fails whenever a study is opened, as with a broken installation"""
     with Consortium(folder) as group:
-        group.start({"south": Hooks(is_broken=True)}, patience=15)
+        group.start({"south": Hooks(is_broken=True)}, patience=15, at_least=2)
         result = group.wait_finished()
         words = group.check()
         reasons = {site["name"]: site["refused"] for site in result["sites"] if site["refused"]}
@@ -1077,7 +1077,7 @@ def ask_for_too_much(folder: Path) -> str:
         group.edit_site("south", epsilon=1.0)
         group.edit_site("east", least_noise=100.0)
         group.edit_site("west", models=["probit"])
-        group.start(patience=SHORT)
+        group.start(patience=SHORT, at_least=2)
         result = group.wait_finished()
         words = group.check()
         reasons = {site["name"]: site["refused"] for site in result["sites"] if site["refused"]}
