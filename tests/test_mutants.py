@@ -1705,7 +1705,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "scales of columns from every message",
         "station",
-        broken_station("_check_scaling", ("if path.exists():", "if False:")),
+        broken_station("_checked_scaling", ("if self.scales.exists():", "if False:")),
         unseen="records are clipped after they are scaled: it spoils a result and not its privacy",
     ),
     Mutant(
