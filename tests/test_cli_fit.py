@@ -408,7 +408,7 @@ def test_a_fit_charges_a_ledger_beside_the_data_and_a_second_one_is_refused_unti
     assert entry.spent == pytest.approx(json.loads(text)["epsilon"], rel=1e-6)
     assert entry.note.startswith("noise from a seed")
     words = (out / "statement.txt").read_text()
-    assert "All entries of the ledger visits.csv.ledger.sqlite are counted there" in words
+    assert "The ledger visits.csv.ledger.sqlite counts all fits of these records" in words
     assert "Budgets of adaptively chosen analyses: covered, by the Gaussian-DP filter" in words
     assert "not counted" not in words
     assert str(tmp_path) not in words + text.replace(str(out), "")

@@ -53,10 +53,9 @@ class Charge:
         """For the statement: what is in the books, which is no promise, and the budget, which the rule covers."""
         ledger = self.ledger
         return (
-            "The ε of this statement is that of this fit alone. All entries of the ledger "
-            f"{ledger.path.name} are counted there, this fit's among them: its books have "
-            f"ε = {rounded_up(self.entry.spent)} of the budget {ledger.epsilon:g} as spent at δ = {ledger.delta!r}, by "
-            f"the rule {ledger.accountant}.",
+            f"The ε above is of this fit alone. The ledger {ledger.path.name} counts all fits of these records: "
+            f"ε = {rounded_up(self.entry.spent)} of its budget {ledger.epsilon:g} is spent at δ = {ledger.delta!r} (rule "
+            f"{ledger.accountant}).",
             f"Budgets of adaptively chosen analyses: {ledger.rule_words}.",
         )
 
