@@ -54,8 +54,8 @@ class Charge:
         ledger = self.ledger
         return (
             f"The ε above is of this fit alone. The ledger {ledger.path.name} counts all fits of these records: "
-            f"ε = {rounded_up(self.entry.spent)} of its budget {ledger.epsilon:g} is spent at δ = {ledger.delta!r} (rule "
-            f"{ledger.accountant}).",
+            f"ε = {rounded_up(self.entry.spent)} of its budget {ledger.epsilon:g} is spent at δ = {ledger.delta!r} "
+            f"(rule {ledger.accountant}).",
             f"Budgets of adaptively chosen analyses: {ledger.rule_words}.",
         )
 
