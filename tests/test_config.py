@@ -485,8 +485,29 @@ def test_a_folder_that_was_begun_before_there_were_places_is_still_the_studys(re
     study = read(WHOLE)
     study.claim(tmp_path)
     assert "places" not in (tmp_path / "settings.json").read_text()
+    (tmp_path / "scaling.progress").touch()  # it was begun: a budget is spent
     with pytest.raises(ValueError, match="another site"):
         read(PLACED).claim(tmp_path)
+
+
+def test_a_study_for_which_nothing_was_charged_makes_room_for_another(read: Read, tmp_path: Path) -> None:
+    """Such as one that sites refused. A trace of a round, or an entry of a ledger, keeps the folder."""
+    out = tmp_path / "out"
+    (out / "sites" / "north").mkdir(parents=True)
+    ledger = Ledger.create(out / "sites" / "north" / "ledger.sqlite", data_set="north", epsilon=1.0, delta=1e-5)
+    (out / "notes.json").write_text('{"north": {"refusal": "no", "events": []}}')
+    read(WHOLE).claim(out)
+    (out / "study.json").write_text("{}")
+    read(PLACED).claim(out)
+    assert {path.name for path in out.rglob("*") if path.is_file()} == {"settings.json"}
+    ledger = Ledger.create(ledger.path, data_set="north", epsilon=1.0, delta=1e-5)
+    ledger.charge(Gaussian(9.0), study="one", round=0)
+    with pytest.raises(ValueError, match="whose budget is spent; take a new folder"):
+        read(WHOLE).claim(out)
+    ledger.path.unlink()
+    (out / "notes.json").write_text('{"north": {"events": [["what it says", 1]]}}')
+    with pytest.raises(ValueError, match="whose budget is spent; take a new folder"):
+        read(WHOLE).claim(out)
 
 
 def test_the_studies_of_the_guide_are_sound(read: Read) -> None:
@@ -536,7 +557,8 @@ def test_what_a_site_leaves_out_has_defaults(join: Join, tmp_path: Path) -> None
     assert (limits.methods, limits.unit, limits.adjacency) == (
         *(["natural", "vi", "ep", "sep"], "record", "add-remove"),
     )
-    assert (limits.studies, limits.most_rounds, site.settings.insecure_seed) == (None, None, None)
+    assert (limits.studies, site.settings.insecure_seed) == (None, None)
+    assert (limits.most_rounds, limits.most_studies) == (1000, 100)
     assert (shares.spent, shares.evaluation) == (True, True)
 
 
