@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,6 +203,31 @@ def test_a_study_that_is_finished_is_not_served_again(clinics: Any, network: Pat
     clinics.study.claim(out)
     running.serve(clinics.study.path, network, out)
     assert not (out / "serve.lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("begun", "times", "expected"),
+    [
+        (False, [["north"], ["north", "south"], NAMES], NAMES),  # two are enough, and the third is waited for
+        (False, [["north"]] + [["north", "south"]] * 9, ["north", "south"]),  # but not for good
+        (True, [["north"], ["north", "south"], NAMES], ["north", "south"]),
+        (True, [["north"]] * 30, ["north"]),  # patience has ended
+    ],
+)
+def test_a_study_that_could_begin_waits_a_little_for_the_others(
+    clinics: Any, monkeypatch: pytest.MonkeyPatch, begun: bool, times: list[list[str]], expected: list[str]
+) -> None:
+    """Those that are there may refuse it: it would fail for want of sites that are about to connect."""
+    clock, looks = [0.0], iter(times)
+    monkeypatch.setattr(running, "GATHERING", 3.0)
+    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(running.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1))
+    exchange: Any = SimpleNamespace(connected=lambda: next(looks))
+    agreement = running.Agreement.of(clinics.study)
+    patience = 20.0 if begun else math.inf
+    out = clinics.folder / "out"
+    out.mkdir()
+    assert running._wait_for(exchange, agreement, 2, patience, out, lambda words: None) == expected
 
 
 # --- tacit join, up to its process --------------------------------------------------------------------------------

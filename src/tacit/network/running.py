@@ -27,6 +27,7 @@ from tacit.network.station import Station
 from tacit.study import shortened
 
 POLL = 0.5  # seconds between looks
+GATHERING = 10.0  # seconds for which a study that could begin waits for the sites that are not there yet
 UNSETTLED = 5.0  # seconds without a connection after which a site looks for the reason
 LAST_WAIT = 10.0  # seconds for which a site that is told to end waits for an update under way
 MOST_SESSIONS = 5  # that end in a row without a step, after which a study is given up
@@ -276,9 +277,12 @@ def _sessions(exchange: Exchange, session: Session, at_least: int, patience: flo
 def _wait_for(
     exchange: Exchange, agreement: Agreement, at_least: int, patience: float, out: Path, say: Say
 ) -> list[str]:
-    """The sites that are connected, once they are enough; or all that are there when patience ends."""
+    """The sites that are connected, once they are enough; or all that are there when patience ends.
+
+    A study that was not begun waits a little for the others too: those that are there may refuse it.
+    """
     names, told = [entry[0] for entry in agreement.sites], None
-    end = time.monotonic() + patience
+    end, enough = time.monotonic() + patience, math.inf
     while True:
         here = exchange.connected()
         missing = [name for name in names if name not in here]
@@ -288,7 +292,9 @@ def _wait_for(
             if missing:
                 more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
                 say(f"{len(here)} of {len(names)} sites are connected; waiting for {', '.join(missing[:5])}{more}")
-        if len(here) >= at_least or (here and time.monotonic() > end):
+        if len(here) >= at_least:
+            enough = min(enough, time.monotonic() + (0 if math.isfinite(patience) else GATHERING))
+        if here and (not missing or time.monotonic() >= min(end, enough)):
             return here
         time.sleep(POLL)
 
