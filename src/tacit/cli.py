@@ -397,7 +397,7 @@ def fit(
         watch.say("Writing")
         from tacit.report import fitted
 
-        # Of persons with several records, their number is public and not that of the records.
+        # Where persons have several records, the number of persons is public and that of records is not.
         size = {"records": len(table.target)} if table.groups is None else {"persons": int(table.groups.max()) + 1}
         if slots is not None:
             size = {"slots": slots}

@@ -1337,7 +1337,7 @@ class LocalHost:
         return Ledger.create(path, data_set=member.name, unit=plan.unit, adjacency=plan.adjacency, **budget)
 
     def _rule(self, owner: Member) -> str:
-        """Of a ledger that is made for this study: a filter that admits it, or else `pld`, for the plan is fixed."""
+        """The rule of a ledger made for this study: a filter that admits it, or else `pld`, for the plan is fixed."""
         least = self.setup.least(self.setup.owners.index(owner))
         return str(admitting(least, owner.epsilon, owner.delta, self.setup.plan.adjacency) or "pld")
 

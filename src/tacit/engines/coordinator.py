@@ -117,7 +117,7 @@ class Progress:
 
 
 def answered_in(data: bytes) -> dict[int, tuple[int, int]]:
-    """Of a stored progress, by site: the last round that it answered, and how many of its answers were taken in."""
+    """What a stored progress says of each site: its last answered round, and how many of its answers were taken in."""
     try:
         found = {"taken": ()} | decode_tree(data)
         answered, taken = _numbers(found["answered"]), _numbers(found["taken"])

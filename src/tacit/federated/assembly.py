@@ -506,7 +506,7 @@ def _owner(study: str, names: Iterable[str]) -> np.ndarray:
 
 
 def _rounds_of(found: Tree, study: str, names: Iterable[str]) -> dict[str, list[int]]:
-    """Of whose sums each site is a part, as a store has it."""
+    """The sums that each site is part of, as a store has them."""
     if not np.array_equal(found["owner"], _owner(study, names)):
         raise ValueError("it is of another study")
     pairs = zip(sorted(names), found["rounds"].values(), strict=True)

@@ -560,7 +560,7 @@ class Journal:
         return [*sorted(aside, key=lambda path: (len(path.name), path.name)), self.path]
 
     def lines(self) -> Iterator[bytes]:
-        """Of all parts, oldest first."""
+        """All parts, oldest first."""
         for part in self.parts():
             if part.exists():
                 yield from part.read_bytes().splitlines()
