@@ -30,7 +30,7 @@ from tacit import VI, Access, DiagonalGaussian, Exact, SubsampledGaussian, Targe
 from tacit.data import adult, partition
 from tacit.engines import local, schedule
 from tacit.federated.pvi import PVI
-from tacit.federated.site import unledgered
+from tacit.federated.simulated import unledgered
 from tacit.models import LogisticRegression
 from tacit.privacy import accounting
 from tacit.privacy.clipping import Contributions, Linear, per_record
@@ -277,9 +277,7 @@ def published_cell(table: Table) -> None:
     places = partition.rho_kappa(found.target, 10, seed=0, **partition.SHARMA["C"])
     mechanism = SubsampledGaussian(4.0, 5.0, 0.02)
     largest = max(len(at) for at in places)
-    accesses = local.stacked(
-        [Access.of((features[at], found.target[at]), mechanism, capacity=largest) for at in places]
-    )
+    accesses = local.stacked([Access.of((features[at], found.target[at]), mechanism, slots=largest) for at in places])
     prior = DiagonalGaussian.standard(features.shape[1])
     model = LogisticRegression(prior)
     algorithm = PVI(prior, model, (VI(25, optax.adagrad(0.05), average=0.0),), damping=(0.1,))

@@ -23,8 +23,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tacit.engines.certificates import COORDINATOR, Kit, provision
-from tacit.engines.nvflare import Exchange, Post
+from tacit.network.certificates import COORDINATOR, Kit, provision
+from tacit.network.channel import Exchange, Post
 
 SITES = ("north", "south", "west")
 SECONDS = 10.0  # of echoes

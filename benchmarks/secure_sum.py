@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.federated import secure_sum as sums
-from tacit.federated.secure_sum import Session, Site
+from tacit.federated.secure_sum import SumSetup, SumSite
 
 
 class Timed:
@@ -46,8 +46,8 @@ def measured(count: int, size: int) -> dict[str, float]:
     """One sum of `count` sites, of which a tenth leave before they send masked integers."""
     keys = {f"site-{j}": secrets.token_bytes(32) for j in range(count)}
     roster = {n: Ed25519PrivateKey.from_private_bytes(k).public_key().public_bytes_raw() for n, k in keys.items()}
-    session = Session(secrets.token_hex(8), roster, 2 * count // 3 + 1, size)
-    sites = {name: Site(session, name, key, secrets.token_bytes(32)) for name, key in keys.items()}
+    setup = SumSetup(secrets.token_hex(8), roster, 2 * count // 3 + 1, size)
+    sites = {name: SumSite(setup, name, key, secrets.token_bytes(32)) for name, key in keys.items()}
     vectors = {name: np.random.default_rng(j).integers(-(2**40), 2**40, size) for j, name in enumerate(keys)}
     own, centre, sent, heard = Timed(), Timed(), 0, 0
 
@@ -58,7 +58,7 @@ def measured(count: int, size: int) -> dict[str, float]:
         return answer
 
     advertised = [step(name, sums.advertise) for name in sites]
-    known = centre(sums.checked, session, advertised)
+    known = centre(sums.checked, setup, advertised)
     heard += count * weight(advertised)
     sealed = [one for name in sites for one in step(name, sums.share, advertised)]
     boxes: dict[str, list[Any]] = {name: [] for name in sites}
@@ -70,7 +70,7 @@ def measured(count: int, size: int) -> dict[str, float]:
     consents = [step(name, sums.agree, staying) for name in staying]
     heard += len(staying) * (weight(list(staying)) + weight(consents))
     opened = [step(name, sums.reveal, consents) for name in staying]
-    total = centre(sums.total, session, known, list(sites), masked, opened)
+    total = centre(sums.total, setup, known, list(sites), masked, opened)
     np.testing.assert_array_equal(total, sum(vectors[name] for name in staying))
     return {"site": own.seconds / count, "coordinator": centre.seconds, "sent": sent / count, "heard": heard / count}
 

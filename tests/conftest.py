@@ -1,13 +1,15 @@
 """All tests: strict JAX dtype promotion (a silent cast is a bug), one hypothesis profile, keys and commands."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
 import tacit
-from tacit.cli import main
+from tacit.cli.app import main
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 settings.register_profile(
@@ -21,21 +23,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 30_000  # Linux allows a process some 65,000 mappings, and each compiled program takes several
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Forget compiled programs between files before a process has no room for more: XLA would crash."""
+    if nextitem is not None and nextitem.path != item.path and MAPS.exists():
+        with MAPS.open("rb") as file:
+            count = sum(1 for _ in file)
+        if count > MOST_MAPS:
+            jax.clear_caches()
+
+
 @pytest.fixture
 def key() -> jax.Array:
     """A seeded key: tests repeat."""
     return tacit.insecure_key(7)
 
 
+def without_stages(text: str) -> str:
+    """Standard error without the line of each stage that a command without a terminal prints, as "0:03 Writing"."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not re.match(r"(\d+:)?\d?\d:\d\d [A-Za-z]", line))
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Exit code, standard output and standard error of a command, in this process."""
+    """Exit code, standard output and standard error (without lines of progress) of a command, in this process."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stop:
             main([str(argument) for argument in arguments])
         output = capsys.readouterr()
         assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
+        return stop.value.code, output.out, without_stages(output.err)
 
     return run

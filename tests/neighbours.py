@@ -1,7 +1,7 @@
 """Neighbours that begin at the file: what a row less there changes in what is summed up and leaves, through any front.
 
-A front reads a file and fits, or conducts a study. It runs twice, on a file and on that file without a row (or without
-all rows of a person, or without a site), with the same keys. Every sum that a mechanism is asked for leaves its exact
+A front reads a file and fits, or runs a study. It runs twice, on a file and on that file without a row (or without all
+rows of a person, or without a site), with the same keys. Every sum that a mechanism is asked for leaves its exact
 integers on a `Tape`, and the two tapes are compared (`compare`):
 
 * there are as many sums, of the same kinds, in the same order;
@@ -41,13 +41,14 @@ import numpy as np
 from jax import Array
 from jax.experimental import io_callback
 
-from tacit import fitting, study
+from tacit.fitting import plan
 from tacit.privacy.events import Composed, Event, Repeated
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanism import SubsampledGaussian
 from tacit.privacy.noise import SCALE
 from tacit.privacy.sampling import PoissonSampler
 from tacit.privacy.shared import SharedGaussian
+from tacit.study import releases
 
 # A record whose slot is another one may be computed in another lane of the processor, and its contribution then end in
 # another last digit. 2⁻²⁰ of the clip is 8 units in the last place of single precision.
@@ -166,9 +167,9 @@ def listening() -> Iterator[Tape]:
     before, _tape = _tape, Tape()
     try:
         with (
-            mock.patch.object(study, "SubsampledGaussian", Heard),
-            mock.patch.object(study, "SharedGaussian", HeardShared),
-            mock.patch.object(fitting, "SubsampledGaussian", Heard),
+            mock.patch.object(releases, "SubsampledGaussian", Heard),
+            mock.patch.object(releases, "SharedGaussian", HeardShared),
+            mock.patch.object(plan, "SubsampledGaussian", Heard),
         ):
             yield _tape
     finally:

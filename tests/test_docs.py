@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import tacit
-from tacit.cli import main
+from tacit.cli.app import main
 from tacit.privacy import accounting
 from tacit.privacy.events import Gaussian, Repeated
-from tacit.reproduce import REPRODUCTIONS, Outcome, pages
+from tacit_reproduce import REPRODUCTIONS, Result, pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -211,7 +211,7 @@ def broken(path: Path) -> list[str]:
     return found
 
 
-PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -226,6 +226,34 @@ def test_a_broken_link_would_be_found(tmp_path: Path) -> None:
         "[1](b.md#2--the-ε-of-it) [2](b.md#the) [3](c.md) `[4](d.md)` [5](https://e.example)", encoding="utf-8"
     )
     assert broken(page) == ["b.md#the", "c.md"]
+
+
+BASES = (ROOT, ROOT / "src", ROOT / "src/tacit")  # what names of files on pages are relative to
+OURS = ("src/", "tests/", "docs/", "benchmarks/", "examples/", ".github/", ".ci/")
+
+
+def missing(path: Path) -> list[str]:
+    """Files and folders that a page names as code and that are not in the repository. NAME stands for any name."""
+    words = re.findall(r"`([\w./-]+)`", FENCE.sub("", text_of(path)))
+    ours = {word for word in words if word.startswith(OURS) or ("/" in word and word.endswith(".py"))}
+    return sorted(w for w in ours if not re.search(r"\bNAME\b", w) and not any((base / w).exists() for base in BASES))
+
+
+SAYING_WHERE = [
+    *sorted(DOCS.glob("*.md")),
+    *(path for path in sorted(ROOT.glob("*.md")) if path.name != "CHANGELOG.md"),
+]
+
+
+@pytest.mark.parametrize("path", SAYING_WHERE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_files_that_pages_name_are_there(path: Path) -> None:
+    assert missing(path) == []
+
+
+def test_a_file_that_is_not_there_would_be_found(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text("`src/tacit/gone.py` `tests/gone/` `models/gone.py` `models/glm.py` `src/tacit/cli/NAME.py`")
+    assert missing(page) == ["models/gone.py", "src/tacit/gone.py", "tests/gone/"]
 
 
 # --- What pages say of the code ----------------------------------------------------------------------------------
@@ -363,7 +391,7 @@ def test_a_page_has_table_settings_picture_and_the_command(tmp_path: Path) -> No
 
     axes = figure("made up", "x", "y", width=30)
     row = {"method": "a|b", "accuracy": 0.5, "accuracy_standard_error": 0.01}
-    outcome = Outcome([row], [], {"method": "noise", "accuracy": "accuracy, %"}, axes)
+    outcome = Result([row], [], {"method": "noise", "accuracy": "accuracy, %"}, axes)
     text = text_of(pages.write(tmp_path, "sep-table", outcome, 3, 61.4, ["costs $5 | or more"]))
     assert text.startswith("# Clusters")
     for line in (
@@ -386,7 +414,7 @@ def test_a_page_has_table_settings_picture_and_the_command(tmp_path: Path) -> No
 def test_a_quick_run_makes_no_page(run: Run, tmp_path: Path) -> None:
     code, _, err = run("reproduce", "liu-fig33", "--quick", "--page", tmp_path)
     assert code != 0
-    assert "a page is of a result" in err
+    assert "a page needs a full run" in err
     assert list(tmp_path.iterdir()) == []
 
 

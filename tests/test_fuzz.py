@@ -29,13 +29,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from tacit.config import SiteFile, Study, Unfit, example_site, read_schedule, read_site, read_study
-from tacit.data.tables import Facts, Table, read_frame
 from tacit.families import DiagonalGaussian, FullGaussian
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
-from tacit.privacy import events, ledger
+from tacit.files.example_site import example_site
+from tacit.files.schedule_file import read_schedule
+from tacit.files.site_file import SiteFile, Unfit, read_site
+from tacit.files.study_file import StudyFile, read_study
+from tacit.privacy import events, ledger, ledger_file
 from tacit.privacy.events import Event, Gaussian, Laplace, NonPrivate, PoissonSampled, Repeated, TruncatedPoissonSampled
-from tacit.privacy.ledger import AlreadyCharged, BrokenLedger, BudgetExceeded, Ledger
+from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
+from tacit.privacy.ledger_file import BrokenLedger
+from tacit.tables.facts import Facts
+from tacit.tables.files import read_frame
+from tacit.tables.table import Table
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +297,7 @@ def test_a_reader_of_messages_with_a_fault_is_noticed(read, words):
         fuzz_decoder(3000, ((read, encode),), patience=0.02)
 
 
-# --- Study files and schedules -----------------------------------------------------------------------------------
+# --- StudyFile files and schedules -----------------------------------------------------------------------------------
 
 STUDIES = (
     'name = "heart"\nmodel = "logistic"\ntarget = "ill"\nrounds = 7\nschedule = "asynchronous"\ndelay = 2\n'
@@ -344,7 +350,7 @@ def check_study(path: Path, read: Any = read_study) -> bool:
     if isinstance(study, ValueError):
         assert str(study).startswith(f"study={path}"), study
         return False
-    assert isinstance(study, Study)
+    assert isinstance(study, StudyFile)
     assert study.plan.rounds >= 1
     if study.settings.data is None or study.settings.data.dataset is None:  # the embedded ones take a second
         for sites in (outcome(study.gather, shown=path.read_bytes()), outcome(study.outline, shown=path.read_bytes())):
@@ -361,7 +367,7 @@ def check_study(path: Path, read: Any = read_study) -> bool:
 
 SITES = (
     'name = "north"\nkit = "kit"\nstate = "state"\ndata = "north.csv"\ntarget = "ill"\ncolumns = ["age", "sex"]\n'
-    "places = 10\ninsecure_seed = 7\n[limits]\nepsilon = 1.0\ndelta = 1e-5\nleast_noise = 1\n"
+    "slots = 10\ninsecure_seed = 7\n[limits]\nepsilon = 1.0\ndelta = 1e-5\nleast_noise = 1\n"
     'models = ["logistic", "probit"]\nmethods = ["natural"]\nunit = "record"\nadjacency = "add-remove"\n'
     'studies = ["heart"]\nmost_rounds = 9\n[shares]\nspent = true\nevaluation = false\n'
     '[facts]\nclasses = ["no", "yes"]\nbounds = { age = [0, 110] }\ncategories = { sex = ["F", "M"] }\n',
@@ -390,7 +396,7 @@ def check_site(path: Path, read: Any = read_site) -> bool:
             assert str(path) not in table.public
         else:
             assert table.names == public.names
-            assert len(table.target) <= site.record_places
+            assert len(table.target) <= site.slots
     return True
 
 
@@ -467,9 +473,9 @@ def test_a_reader_of_site_files_with_a_fault_is_noticed(folder):
 
 
 def test_a_reader_of_study_files_with_a_fault_is_noticed(folder):
-    def faulty(path: Path) -> Study:
+    def faulty(path: Path) -> StudyFile:
         study = read_study(path)
-        assert study.settings.model_dump(exclude_none=True)["rounds"], "as if it were never left out"
+        assert study.settings.model_dump(exclude_none=True)["columns"], "as if they were never left out"
         return study
 
     with pytest.raises(AssertionError, match="KeyError"):
@@ -809,7 +815,7 @@ def test_a_reader_of_ledgers_with_a_fault_is_noticed(folder, sound, monkeypatch)
 
     with pytest.raises(AssertionError, match="AssertionError"):
         fuzz_ledgers(folder / "damaged.ledger", sound, 100, faulty)
-    monkeypatch.setattr(ledger, "_check_hash", lambda *_: None)
+    monkeypatch.setattr(ledger, "check_hash", lambda *_: None)
     with pytest.raises(AssertionError):
         fuzz_ledgers(folder / "damaged.ledger", sound, 300)
 
@@ -820,26 +826,26 @@ VALUES = (0, -1, 1.5, 2**62, 1e308, -1e308, 5e-324, "", "abc", "1", "pld", "[]",
 def forge(path: Path, data: bytes, column: str, value: Any) -> None:
     """A ledger in which a value is another, by one who makes the hashes right: they have no secret."""
     path.write_bytes(data)
-    triggers = [statement for statement in ledger._SCHEMA if "TRIGGER" in statement]
+    triggers = [statement for statement in ledger_file.SCHEMA if "TRIGGER" in statement]
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute("PRAGMA synchronous=OFF")
         for statement in triggers:
             file.execute(f"DROP TRIGGER {statement.split()[2]}")
         table, name = column.split(".")
         file.execute(f"UPDATE {table} SET {name}=? WHERE rowid=1", (value,))
-        (row,) = file.execute(f"SELECT {ledger._GENESIS} FROM genesis").fetchall()
-        previous = ledger._hash(ledger._GENESIS, row)
+        (row,) = file.execute(f"SELECT {ledger_file.GENESIS} FROM genesis").fetchall()
+        previous = ledger_file.hash_of(ledger_file.GENESIS, row)
         file.execute("UPDATE genesis SET hash=?", (previous,))
-        for *values, _ in file.execute(f"SELECT {ledger._ENTRY} FROM entries ORDER BY position").fetchall():
-            own = ledger._hash(ledger._ENTRY, (*values, previous))
+        for *values, _ in file.execute(f"SELECT {ledger_file.ENTRY} FROM entries ORDER BY position").fetchall():
+            own = ledger_file.hash_of(ledger_file.ENTRY, (*values, previous))
             file.execute("UPDATE entries SET previous=?, hash=? WHERE position=?", (previous, own, values[0]))
             previous = own
         for statement in triggers:
             file.execute(statement)
 
 
-FORGED = [f"genesis.{name}" for name in ledger._GENESIS.split(", ")]
-FORGED += [f"entries.{name}" for name in ledger._ENTRY.split(", ")[:-1]]  # the last is the hash before
+FORGED = [f"genesis.{name}" for name in ledger_file.GENESIS.split(", ")]
+FORGED += [f"entries.{name}" for name in ledger_file.ENTRY.split(", ")[:-1]]  # the last is the hash before
 
 
 @pytest.mark.parametrize("column", FORGED)

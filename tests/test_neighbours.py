@@ -1,7 +1,7 @@
 """A row less in the file moves every exact sum by at most its clip, and changes nothing else that leaves.
 
 Through every front, by `tests/neighbours.py`: rows are deleted from the file before anything reads it. The bugs that
-this is for (records that cross between training and test, draws by a site's place) are planted in `test_mutants.py`.
+this is for (records that cross between training and test, draws by a site's place) are planted in `tests/mutants`.
 """
 
 import functools
@@ -28,21 +28,26 @@ from hypothesis import strategies as st
 from tests.neighbours import Heard, Listened, Seen, charged, files, flat, listened, without, write
 
 import tacit
-from tacit.cli import main
-from tacit.config import read_study
-from tacit.data.tables import Facts, Table, read_frame
-from tacit.estimators import PrivateLogisticRegression
+from tacit.cli.app import main
+from tacit.estimators.estimators import PrivateLogisticRegression
 from tacit.families import DiagonalGaussian
 from tacit.federated.pvi import PVI
 from tacit.federated.tied import Whole, of_sites
+from tacit.files.study_file import read_study
 from tacit.models import GaussianMixture, LogisticRegression
-from tacit.posterior import Posterior
+from tacit.posterior.posterior import Posterior
 from tacit.privacy.clipping import per_record
 from tacit.privacy.events import from_dict
 from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.sampling import PoissonSampler
 from tacit.solvers import VI
-from tacit.study import Federation, Member, Setup, federate
+from tacit.study.coordinator import StudyResult
+from tacit.study.front import federate
+from tacit.study.setup import Setup
+from tacit.study.sites import Site
+from tacit.tables.facts import Facts
+from tacit.tables.files import read_frame
+from tacit.tables.table import Table
 
 pytestmark = pytest.mark.xdist_group("neighbours")  # in one process: fronts are compiled once
 ROWS, SEED, ODD, ODD_LEAST = 24, 1, 10, 9.5  # the least of what is in "a" of that record alone
@@ -286,7 +291,7 @@ def study_file(folder: Path, **given: Any) -> Path:
     target = TARGETS[given["model"]]
     form = FORM if target == "number" else FORM.replace("number = [-5, 5]\n", "")
     lines = [f'target = "{target}"'] + [f"{name} = {_toml(value)}" for name, value in given.items() if name != "vi"]
-    tables = [f'[[site]]\nname = "s{site}"\nfile = "s{site}.csv"\nplaces = {ROWS}' for site in range(SITES)]
+    tables = [f'[[site]]\nname = "s{site}"\nfile = "s{site}.csv"\nslots = {ROWS}' for site in range(SITES)]
     if "vi" in given:
         tables.append("\n".join(["[vi]", *(f"{name} = {value}" for name, value in given["vi"].items())]))
     path = folder / "study.toml"
@@ -298,7 +303,7 @@ def _toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-Change = Callable[[Member], Member]
+Change = Callable[[Site], Site]
 
 
 def studied(change: Change | None = None, **given: Any) -> Callable[[Path], Seen]:
@@ -306,25 +311,25 @@ def studied(change: Change | None = None, **given: Any) -> Callable[[Path], Seen
 
     def front(folder: Path) -> Seen:
         study = read_study(study_file(folder, **given))
-        members, _ = study.gather()
+        sites, _ = study.gather()
         out = folder / f"out-{next(counted)}"
-        members = members if change is None else [change(member) for member in members]
-        return conducted(federate(study.plan, members, out=out, insecure_seed=SEED), out, out)
+        sites = sites if change is None else [change(site) for site in sites]
+        return seen_of(federate(study.plan, sites, out=out, insecure_seed=SEED), out, out)
 
     return front
 
 
-def conducted(found: Federation, out: Path, ledgers: Path) -> Seen:
+def seen_of(found: StudyResult, out: Path, ledgers: Path) -> Seen:
     return Seen.of([found, files(out)], charged(ledgers), out)
 
 
-def of_lists(member: Member) -> Member:
+def of_lists(site: Site) -> Site:
     """The same records as a Python program might have them: lists, in which a single number is of another type."""
-    table = member.table
+    table = site.table
     features = table.features.tolist()
     target = [int(y) if x[0] > ODD_LEAST else bool(y) for x, y in zip(features, table.target, strict=True)]
     more = {"names": table.names, "indicators": [1, 2], "bounds": {"a": (0, 10)}, "classes": table.classes}
-    return replace(member, table=Table.of(features, target, notes=table.notes, schema=table.schema, **more))
+    return replace(site, table=Table.of(features, target, notes=table.notes, schema=table.schema, **more))
 
 
 def numbered(front: Callable[[Path], Seen]) -> Callable[[Path], Seen]:
@@ -387,9 +392,9 @@ def test_a_row_less_at_a_station_moves_every_sum_by_at_most_its_clip(tmp_path):
         records = folder / "records.csv"
         if records.exists():
             records.replace(folder / "north" / "north.csv")
-        found = clinics.conduct()
+        found = clinics.coordinate()
         clinics.close()
-        return conducted(found, folder / "out", folder)
+        return seen_of(found, folder / "out", folder)
 
     (tmp_path / "base").mkdir()
     first = listened(front, tmp_path / "base")
@@ -407,15 +412,15 @@ def left(gone: str | None) -> Any:
     """Setups of which a site has left its place, as the number of sites is public: those after it move up."""
     sound = Setup._records
 
-    def records(self: Setup, members: Any, places: int) -> Access:
-        kept = [member for member in members if member.name != gone]
+    def records(self: Setup, sites: Any, slots: int) -> Access:
+        kept = [site for site in sites if site.name != gone]
         if not kept:
-            found = sound(self, members, places)
+            found = sound(self, sites, slots)
             return replace(found, present=jnp.zeros_like(found.present))
-        found = sound(self, kept, places)
+        found = sound(self, kept, slots)
 
         def padded(leaf: Any) -> Any:
-            return jnp.pad(leaf, [(0, len(members) - len(kept)), *[(0, 0)] * (leaf.ndim - 1)])
+            return jnp.pad(leaf, [(0, len(sites) - len(kept)), *[(0, 0)] * (leaf.ndim - 1)])
 
         return replace(found, records=jax.tree.map(padded, found.records), present=padded(found.present))
 
@@ -461,7 +466,7 @@ def drawn(given: tuple[Path, set[int]]) -> Seen:
         found.append((x, read["two"].to_numpy(np.float32)))
     model = LogisticRegression(DiagonalGaussian.standard(2))
     algorithm = PVI(model.prior, model, (Whole(DRAWING),), damping=(0.5,))
-    access = of_sites(found, Heard(1.0, 1.0), records=ROWS, capacity=SITES)
+    access = of_sites(found, Heard(1.0, 1.0), records=ROWS, slots=SITES)
     release = algorithm.site_step(tacit.insecure_key(2), algorithm.site_init(), algorithm.prior, access, 0)
     return Seen.of(jax.tree.leaves(algorithm.answer(release.value)), [release.event])
 
@@ -513,7 +518,7 @@ def test_the_harness_sees_a_sum_that_moves_too_far_and_a_sum_too_many(tmp_path):
 
     def counting(path: Path) -> Seen:
         rows = read_frame(path)["a"].to_numpy(np.float32)
-        access = Access.of(rows * (1 + len(rows) % 2), Heard(1.0, 1.0), capacity=ROWS)
+        access = Access.of(rows * (1 + len(rows) % 2), Heard(1.0, 1.0), slots=ROWS)
         release = access.sum(tacit.insecure_key(3), per_record(lambda row: 0.1 * row))
         return Seen.of(release.value, [release.event])
 

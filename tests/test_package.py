@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.cli import main
+from tacit.cli.app import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -47,12 +49,14 @@ def test_the_wheel_holds_the_package_its_types_and_its_license_and_no_tests(whee
     assert "tacit/py.typed" in names
     assert {f"tacit/report/{page}.html" for page in ("dashboard", "page")} <= set(names)
     assert any(re.fullmatch(r"tacit-[^/]+\.dist-info/licenses/LICENSE", name) for name in names)
-    source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "tacit").rglob("*.py")}
+    source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
     assert source <= set(names)
-    assert {name.split("/")[0] for name in names} == {"tacit", f"tacit-{tacit.__version__}.dist-info"}
+    folders = {"tacit", "tacit_reproduce", f"tacit-{tacit.__version__}.dist-info"}
+    assert {name.split("/")[0] for name in names} == folders
     assert not [name for name in names if re.search(r"(^|/)(tests?/|test_|conftest)", name)]
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     """Its own dependencies are enough, at the locked versions: nothing of the development extras is needed."""
     venv.create(tmp_path / "env", with_pip=True)
@@ -75,6 +79,26 @@ def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> 
     assert price.startswith("ε = 0.60")
 
 
+def test_the_source_archive_holds_what_tests_and_documentation_need(tmp_path: Path) -> None:
+    call(sys.executable, "-m", "build", "--sdist", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    needed = ["*.md", "CITATION.cff", "LICENSE", "Makefile", "constraints.txt", "mkdocs.yml", ".github/workflows/*.yml"]
+    needed += [
+        ".ci/run",
+        ".pre-commit-config.yaml",
+        "docs/hooks.py",
+        "examples/*",
+        "tests/test_*.py",
+        "src/tacit/report/*.html",
+    ]
+    for pattern in needed:
+        found = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
+        assert found, pattern
+        assert found <= names, pattern
+
+
 def test_the_python_examples_of_the_readme_are_short_and_run(tmp_path: Path) -> None:
     blocks = code_blocks(README, "python", "py")
     assert blocks, "README.md has no ```python block"
@@ -94,11 +118,33 @@ def test_every_command_that_the_readme_shows_exists(capsys: pytest.CaptureFixtur
         assert stop.value.code == 0, f"README.md shows tacit {command}: {capsys.readouterr().err}"
 
 
-def test_every_make_target_that_the_readme_shows_exists() -> None:
-    shown = "\n".join(code_blocks(README, "sh", "bash", "shell", "console"))
-    targets = set(re.findall(r"(?:^|&&|[;|])[ \t]*(?:\$ )?make ([a-z]\S*)", shown, flags=re.MULTILINE))
-    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    assert targets <= rules
+SHOWING_TARGETS = ("README.md", "CONTRIBUTING.md", "RELEASING.md", ".ci/run", ".pre-commit-config.yaml", ".github")
+
+
+@pytest.mark.parametrize("place", SHOWING_TARGETS)
+def test_every_make_target_that_is_shown_or_run_exists(place: str) -> None:
+    files = [path for path in (ROOT / place).rglob("*") if path.is_file()] or [ROOT / place]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    # At the start of a line, in `code`, or after && ; | : and not in a comment.
+    targets = set(
+        re.findall(r"(?:^|&&|[;|:`])[ \t]*(?:\$ |- )?(?:[A-Z_]+=\S+ )?make ([a-z][a-z-]*)", text, re.MULTILINE)
+    )
+    assert targets, f"{place} shows no make target"
+    assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+def test_the_tests_run_on_every_python_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert project["requires-python"] == f">={promised[0]}"
+    for name in ("ci", "full"):
+        (matrix,) = re.findall(r"python-version: (\[.*\])", (ROOT / f".github/workflows/{name}.yml").read_text())
+        assert re.findall(r"3\.\d+", matrix) == promised
+
+
+def test_the_citation_has_this_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", citation, flags=re.MULTILINE) == [tacit.__version__]
 
 
 def test_the_changelog_tells_of_this_version_or_of_what_is_unreleased() -> None:

@@ -34,7 +34,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from tacit.cli import app
+from tacit.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 ONE_TABLE, MANY_SITES, NETWORK, EXTEND = (
@@ -43,6 +43,7 @@ ONE_TABLE, MANY_SITES, NETWORK, EXTEND = (
 )
 PAGES = (ONE_TABLE, MANY_SITES, NETWORK, EXTEND)
 NOTEBOOKS = tuple(sorted((ROOT / "examples").glob("*.ipynb")))
+MADE_BY_THE_BUILD = {"api/commands.md"}
 PORT = "8102"  # as pages have it; runs side by side take others
 TAG = "TACIT_PAGE"  # in the environment of every process of a page: by it they are found, and ended
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w])")
@@ -213,6 +214,7 @@ def near(promised: str, printed: str) -> bool:
 # --- Pages and notebooks, run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_table(tmp_path: Path):
     follow_page(ONE_TABLE, tmp_path)
 
@@ -338,7 +340,7 @@ def help_of(names: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_links_of_a_page_lead_somewhere(path: Path):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), target
+        assert (path.parent / target).exists() or target in MADE_BY_THE_BUILD, target
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -3,39 +3,54 @@
 The public index. Names are imported when they are first used, so `import tacit` and `tacit --help` stay quick.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tacit.basics.lazy import lazily
+
+if TYPE_CHECKING:
+    from tacit import audit, data, estimators, families, links, models, posterior, privacy, solvers, study, tables
+    from tacit.families import DiagonalGaussian, FullGaussian
+    from tacit.fitting import policy
+    from tacit.fitting.front import fit
+    from tacit.models import LinearRegression
+    from tacit.posterior import diagnostics
+    from tacit.posterior.posterior import Posterior
+    from tacit.privacy import events
+    from tacit.privacy.accounting import Calibration, calibrate, delta, epsilon
+    from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
+    from tacit.privacy.randomness import insecure_key, secure_key
+    from tacit.privacy.released import Released, price, repeat
+    from tacit.privacy.statement import Statement
+    from tacit.solvers import VI, NaturalVI, Target, conjugate
+    from tacit.study.front import federate
+    from tacit.tables.table import Table
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Access": "tacit.privacy.mechanism",
-    "Calibration": "tacit.privacy.accounting",
-    "DiagonalGaussian": "tacit.families",
-    "Exact": "tacit.privacy.mechanism",
-    "FullGaussian": "tacit.families",
+    **dict.fromkeys(("DiagonalGaussian", "FullGaussian"), "tacit.families"),
+    **dict.fromkeys(("Calibration", "calibrate", "delta", "epsilon"), "tacit.privacy.accounting"),
+    **dict.fromkeys(("Access", "Exact", "SubsampledGaussian"), "tacit.privacy.mechanism"),
+    **dict.fromkeys(("insecure_key", "secure_key"), "tacit.privacy.randomness"),
+    **dict.fromkeys(("Released", "price", "repeat"), "tacit.privacy.released"),
+    **dict.fromkeys(("VI", "NaturalVI", "Target", "conjugate"), "tacit.solvers"),
     "LinearRegression": "tacit.models",
-    "NaturalVI": "tacit.solvers",
-    "Posterior": "tacit.posterior",
-    "Released": "tacit.privacy.released",
+    "Posterior": "tacit.posterior.posterior",
     "Statement": "tacit.privacy.statement",
-    "SubsampledGaussian": "tacit.privacy.mechanism",
-    "Table": "tacit.data",
-    "Target": "tacit.solvers",
-    "VI": "tacit.solvers",
-    "calibrate": "tacit.privacy.accounting",
-    "conjugate": "tacit.solvers",
-    "delta": "tacit.privacy.accounting",
-    "epsilon": "tacit.privacy.accounting",
-    "federate": "tacit.study",
-    "fit": "tacit.fitting",
-    "insecure_key": "tacit.privacy.randomness",
-    "price": "tacit.privacy.released",
-    "repeat": "tacit.privacy.released",
-    "secure_key": "tacit.privacy.randomness",
+    "Table": "tacit.tables.table",
+    "federate": "tacit.study.front",
+    "fit": "tacit.fitting.front",
+    "diagnostics": "tacit.posterior.diagnostics",
+    "events": "tacit.privacy.events",
+    "policy": "tacit.fitting.policy",
+    **{
+        room: f"tacit.{room}"
+        for room in (
+            *("audit", "data", "estimators", "families", "links", "models"),
+            *("posterior", "privacy", "solvers", "study", "tables"),
+        )
+    },
 }
-_MODULES = ("data", "diagnostics", "estimators", "families", "models", "policy", "privacy", "solvers", "study")
-
 __all__ = [
     "VI",
     "Access",
@@ -52,6 +67,7 @@ __all__ = [
     "Table",
     "Target",
     "__version__",
+    "audit",
     "calibrate",
     "conjugate",
     "data",
@@ -64,42 +80,16 @@ __all__ = [
     "federate",
     "fit",
     "insecure_key",
+    "links",
     "models",
     "policy",
+    "posterior",
     "price",
     "privacy",
     "repeat",
     "secure_key",
     "solvers",
     "study",
+    "tables",
 ]
-
-if TYPE_CHECKING:
-    from tacit import data, diagnostics, estimators, families, models, policy, privacy, solvers, study
-    from tacit.data import Table
-    from tacit.families import DiagonalGaussian, FullGaussian
-    from tacit.fitting import fit
-    from tacit.models import LinearRegression
-    from tacit.posterior import Posterior
-    from tacit.privacy import events
-    from tacit.privacy.accounting import Calibration, calibrate, delta, epsilon
-    from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
-    from tacit.privacy.randomness import insecure_key, secure_key
-    from tacit.privacy.released import Released, price, repeat
-    from tacit.privacy.statement import Statement
-    from tacit.solvers import VI, NaturalVI, Target, conjugate
-    from tacit.study import federate
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name == "events":
-        return importlib.import_module("tacit.privacy.events")
-    if name in _MODULES:
-        return importlib.import_module(f"tacit.{name}")
-    raise AttributeError(f"module 'tacit' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -67,7 +67,7 @@ def test_the_split_is_the_same_with_every_numpy(name, start):
 @pytest.mark.parametrize("name", SPLITS)
 @pytest.mark.parametrize("seed", [None, -1, 0.5, True])
 def test_a_seed_that_fixes_nothing_is_refused(name, seed):
-    with pytest.raises(ValueError, match=r"^seed=.* whole number from 0 on: give one\.$"):
+    with pytest.raises(ValueError, match=r"^seed=.* whole number of at least 0: give one\.$"):
         SPLITS[name](seed)
 
 
@@ -86,9 +86,9 @@ def test_equal_sites_differ_by_one_record_at_most_and_have_all(count, sites, see
     ("count", "sites", "words"),
     [
         (3, 4, "take at most 3 sites"),
-        (3, 0, "sites=0 is no whole number from 1 on"),
-        (0, 1, "count=0 is no whole number from 1 on"),
-        (3, 1.0, "sites=1.0 is no whole number"),
+        (3, 0, "sites=0 is not a whole number of at least 1"),
+        (0, 1, "count=0 is not a whole number of at least 1"),
+        (3, 1.0, "sites=1.0 is not a whole number"),
     ],
 )
 def test_equal_refuses_what_cannot_be_shared(count, sites, words):
@@ -236,7 +236,7 @@ def test_of_two_classes_of_one_size_the_lesser_value_is_the_majority():
     ("arguments", "words"),
     [
         ({"sites": 3}, "sites=3 cannot be half small and half large: take an even number"),
-        ({"sites": 0}, "sites=0 is no whole number from 2 on"),
+        ({"sites": 0}, "sites=0 is not a whole number of at least 2"),
         ({"rho": 1.0}, r"rho=1.0 is not in \[0, 1\)"),
         ({"rho": -0.1}, r"rho=-0.1 is not in \[0, 1\)"),
         ({"rho": float("nan")}, "rho=nan is not in"),
@@ -314,12 +314,12 @@ def test_shares_are_drawn_again_until_every_site_has_the_least_number_of_records
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"concentration": 0.0}, "concentration=0.0 is no positive, finite number"),
-        ({"concentration": float("nan")}, "concentration=nan is no positive, finite number"),
+        ({"concentration": 0.0}, "concentration=0.0 is not a positive, finite number"),
+        ({"concentration": float("nan")}, "concentration=nan is not a positive, finite number"),
         ({"concentration": float("inf")}, "take 1e6, say"),
-        ({"concentration": 1e308, "least": 0}, "no positive, finite number"),
-        ({"sites": 0}, "sites=0 is no whole number from 1 on"),
-        ({"least": -1}, "least=-1 is no whole number from 0 on"),
+        ({"concentration": 1e308, "least": 0}, "not a positive, finite number"),
+        ({"sites": 0}, "sites=0 is not a whole number of at least 1"),
+        ({"least": -1}, "least=-1 is not a whole number of at least 0"),
         ({"sites": 1001}, "sites=1001 cannot have least=1 of 1000 records each"),
         ({"concentration": 1e-3}, "draws: raise `concentration`, or lower `sites` or `least`"),
         ({"target": np.array(["a", None, "b"], dtype=object), "sites": 1}, "mixes labels that have no order"),

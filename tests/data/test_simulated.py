@@ -7,12 +7,12 @@ import tacit
 from tacit.data.simulated import Task, simulate
 
 
-@pytest.mark.parametrize("kind", ["linear", "logistic", "probit", "poisson"])
-def test_the_truth_is_behind_the_records(kind):
+@pytest.mark.parametrize("model", ["linear", "logistic", "probit", "poisson"])
+def test_the_truth_is_behind_the_records(model):
     """Without privacy 5,000 records find it: within five deviations in all coefficients (a false alarm in 1e5)."""
-    task = Task(kind, 5000, 3, (3,), signal=0.8, balance=2.0 if kind == "poisson" else 0.3, skew=0.0)
+    task = Task(model, 5000, 3, (3,), signal=0.8, balance=2.0 if model == "poisson" else 0.3, skew=0.0)
     found = simulate(task, seed=2, tests=500)
-    block = tacit.fit(kind, found.table, np.inf, 1e-5).blocks["coefficients"]
+    block = tacit.fit(model, found.table, np.inf, 1e-5).blocks["coefficients"]
     distance = (block.mean - found.truth) / np.sqrt(np.diag(block.covariance))
     assert np.max(np.abs(distance)) < 5
     assert np.max(np.abs(block.mean / np.sqrt(np.diag(block.covariance)))) > 10  # it could have been otherwise
@@ -43,8 +43,8 @@ def test_a_seed_repeats_and_another_does_not():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"kind": "cubic"}, {"records": 0}, {"numbers": 0}, {"numbers": -1}, {"categories": (1,)}]
+    "settings", [{"model": "cubic"}, {"records": 0}, {"numbers": 0}, {"numbers": -1}, {"categories": (1,)}]
 )
 def test_what_cannot_be_is_refused(settings):
     with pytest.raises(ValueError, match="expected"):
-        Task(**({"kind": "linear", "records": 10, "numbers": 1} | settings))
+        Task(**({"model": "linear", "records": 10, "numbers": 1} | settings))

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.engines import coordinator
-from tacit.engines.coordinator import WITHDRAWN, Away, Courier, Fault, Progress, run, run_free, withdraw
-from tacit.engines.local import Direct
+from tacit.engines.coordinator import WITHDRAWN, Away, Fault, Progress, Transport, run, run_free, withdraw
+from tacit.engines.local import DirectTransport
 from tacit.engines.schedule import Step, asynchronous, synchronous
 from tacit.families import DiagonalGaussian
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
@@ -85,7 +85,7 @@ class Stopped(BaseException):
 
 @dataclass
 class Wild:
-    """A courier over which anything can happen, that keeps its word: each ask has an outcome in the end."""
+    """A transport over which anything can happen, that keeps its word: each ask has an outcome in the end."""
 
     repeats = True
     choose: Callable[[int], int]  # which of so many comes next; strays are last
@@ -155,7 +155,7 @@ def watched(now: list[Progress]) -> Callable[[Progress], None]:
         again = Progress.from_bytes(data, STUDY, SITES)
         assert again.to_bytes() == data
         now.append(again)
-        check_product(replace(again, state=coordinator.settle(STUDY, again.state)[0]))
+        check_product(replace(again, state=coordinator.aggregate(STUDY, again.state)[0]))
 
     return observe
 
@@ -168,12 +168,12 @@ def test_a_run_takes_each_answer_once_and_ends_whatever_the_network_does(data):
             [synchronous(SITES, 4), synchronous(SITES, 4, straggling=0.5), asynchronous([1] * 3, 8, delay=1)]
         )
     )
-    courier, seen = wild(data), []
-    end = run(STUDY, courier, SITES, steps, "heart", limits=LIMITS, observe=watched(seen))
+    transport, seen = wild(data), []
+    end = run(STUDY, transport, SITES, steps, "heart", limits=LIMITS, observe=watched(seen))
     check_product(end)
     assert end.communications == sum(end.taken.values()) == int(end.state.answered)
     for site, count in end.taken.items():
-        assert count <= len(courier.made[site]), "no answer counts twice"
+        assert count <= len(transport.made[site]), "no answer counts twice"
     assert end.position == len(steps) or len(end.refused) == SITES
     assert all(reason for reason in end.refused.values())
     assert not set(end.away) & set(end.refused)
@@ -193,7 +193,7 @@ def test_a_runs_result_does_not_depend_on_the_order_in_which_answers_come(data):
     first = Wild(lambda count: 0, lambda site, round: known[site, round])
     second = Wild(lambda count: data.draw(st.integers(0, count - 1)), lambda site, round: known[site, round])
     ends = [
-        run(STUDY, courier, SITES, synchronous(SITES, 5), "heart", limits=LIMITS) for courier in (first, second)
+        run(STUDY, transport, SITES, synchronous(SITES, 5), "heart", limits=LIMITS) for transport in (first, second)
     ]  # fmt: skip
     assert ends[0].to_bytes() == ends[1].to_bytes()
 
@@ -201,13 +201,13 @@ def test_a_runs_result_does_not_depend_on_the_order_in_which_answers_come(data):
 @given(data=st.data())
 @QUICK
 def test_a_free_run_takes_each_answer_once_and_ends_whatever_the_network_does(data):
-    courier, seen = wild(data), []
-    end = run_free(STUDY, courier, SITES, UPDATES, "heart", limits=LIMITS, observe=watched(seen))
+    transport, seen = wild(data), []
+    end = run_free(STUDY, transport, SITES, UPDATES, "heart", limits=LIMITS, observe=watched(seen))
     check_product(end)
     assert end.communications == sum(end.taken.values()) == int(end.state.answered)
     for site in range(SITES):
         count = end.taken.get(site, 0)
-        assert count <= len(courier.made[site]), "no answer counts twice"
+        assert count <= len(transport.made[site]), "no answer counts twice"
         assert count <= UPDATES
         assert count == UPDATES or site in end.refused or site in end.away
     assert set(end.asked) == set(end.away), "all that is left to answer is away"
@@ -217,12 +217,12 @@ def test_a_free_run_takes_each_answer_once_and_ends_whatever_the_network_does(da
 
 def test_the_check_of_products_sees_a_factor_that_counts_twice(monkeypatch):
     """A planted bug: late answers are taken in as if they had been asked for."""
-    monkeypatch.setattr(coordinator._Desk, "hear", lambda self, owed, under_way: self.courier.receive())
+    monkeypatch.setattr(coordinator._Desk, "hear", lambda self, owed, under_way: self.transport.receive())
     monkeypatch.setattr(coordinator._Desk, "_fault", lambda self, site, round, answer: "")
     turns = cycle([0, -1])  # the oldest that was asked for, and the newest stray
-    courier = Wild(lambda count: next(turns) % count, lambda site, round: "twice")
+    transport = Wild(lambda count: next(turns) % count, lambda site, round: "twice")
     with pytest.raises((AssertionError, KeyError)):
-        run_free(STUDY, courier, SITES, UPDATES, "heart", observe=watched([]))
+        run_free(STUDY, transport, SITES, UPDATES, "heart", observe=watched([]))
 
 
 # --- Stopped, and gone on ----------------------------------------------------------------------------------------
@@ -240,17 +240,17 @@ def test_a_free_run_that_was_stopped_anywhere_asks_the_same_rounds_again(data):
 
     stops: list[int | None] = [*data.draw(st.lists(st.integers(1, 12), max_size=4)), None]
     for stop in stops:
-        courier = Wild(lambda count: data.draw(st.integers(0, count - 1)), lambda site, round: "answer", stop, made)
+        transport = Wild(lambda count: data.draw(st.integers(0, count - 1)), lambda site, round: "answer", stop, made)
         begun = Progress.from_bytes(stored[-1], STUDY, SITES) if stored else None
         owed = {} if begun is None else dict(begun.asked)
         try:
-            end = run_free(STUDY, courier, SITES, UPDATES, "heart", progress=begun, observe=observe)
+            end = run_free(STUDY, transport, SITES, UPDATES, "heart", progress=begun, observe=observe)
         except Stopped:
-            first = dict(reversed(courier.sent))  # the first round that each was sent
+            first = dict(reversed(transport.sent))  # the first round that each was sent
             assert first.items() <= owed.items() or not owed
             continue
         if owed:
-            assert {site: round for site, round in courier.sent[: len(owed)]} == owed
+            assert {site: round for site, round in transport.sent[: len(owed)]} == owed
         check_product(end)
         assert end.taken == dict.fromkeys(range(SITES), UPDATES)
         assert {site: len(rounds) for site, rounds in made.items()} == end.taken, "nobody ran a round for nothing"
@@ -260,7 +260,7 @@ def test_a_free_run_that_was_stopped_anywhere_asks_the_same_rounds_again(data):
 
 def test_asks_are_noted_before_they_are_sent():
     asked: dict[int, int] = {}
-    here = Direct([site_of(site) for site in range(SITES)])
+    here = DirectTransport([site_of(site) for site in range(SITES)])
 
     class Noted:
         def send(self, site: int, broadcast: Broadcast) -> None:
@@ -278,7 +278,7 @@ def test_asks_are_noted_before_they_are_sent():
 
 
 def test_progress_of_an_older_version_still_loads():
-    whole = run(STUDY, Direct([site_of(site) for site in range(SITES)]), SITES, synchronous(SITES, 2), "heart")
+    whole = run(STUDY, DirectTransport([site_of(site) for site in range(SITES)]), SITES, synchronous(SITES, 2), "heart")
     tree = decode_tree(whole.to_bytes())
     old = encode_tree({name: part for name, part in tree.items() if name not in ("away", "asked", "taken")})
     back = Progress.from_bytes(old, STUDY, SITES)
@@ -317,24 +317,24 @@ AWAY = Away("it is not connected")
 
 
 def test_a_site_that_is_away_is_not_left_out_and_keeps_its_last_factor():
-    courier = Scripted({(1, round): AWAY for round in (1, 2, 3)})
+    transport = Scripted({(1, round): AWAY for round in (1, 2, 3)})
     seen: list[Any] = []
-    end = run(STUDY, courier, SITES, synchronous(SITES, 5), "heart", observe=lambda now: seen.append(dict(now.away)))
+    end = run(STUDY, transport, SITES, synchronous(SITES, 5), "heart", observe=lambda now: seen.append(dict(now.away)))
     assert seen == [{}, {1: AWAY.reason}, {1: AWAY.reason}, {1: AWAY.reason}, {}]
     assert (end.missed, end.refused, end.away) == ({}, {}, {})
     assert end.taken == {0: 5, 1: 2, 2: 5}
     check_product(end)
-    courier = Scripted({(1, round): AWAY for round in (1, 2, 3, 4)})
-    end = run(STUDY, courier, SITES, synchronous(SITES, 5), "heart")
+    transport = Scripted({(1, round): AWAY for round in (1, 2, 3, 4)})
+    end = run(STUDY, transport, SITES, synchronous(SITES, 5), "heart")
     assert (end.away, end.answered[1]) == ({1: AWAY.reason}, 0)
     check_product(end)
 
 
 def test_an_absence_between_two_refusals_does_not_make_them_two_in_a_row_less():
-    courier = Scripted({(1, 1): Fault("it cannot be read"), (1, 2): AWAY, (1, 3): Fault("it cannot be read")})
-    end = run(STUDY, courier, SITES, synchronous(SITES, 6), "heart")
+    transport = Scripted({(1, 1): Fault("it cannot be read"), (1, 2): AWAY, (1, 3): Fault("it cannot be read")})
+    end = run(STUDY, transport, SITES, synchronous(SITES, 6), "heart")
     assert end.refused == {1: "it cannot be read"}
-    assert (1, 4) not in courier.log
+    assert (1, 4) not in transport.log
 
 
 def test_a_free_site_that_is_away_is_tried_whenever_another_answers_and_keeps_its_round():
@@ -348,8 +348,8 @@ def test_a_free_site_that_is_away_is_tried_whenever_another_answers_and_keeps_it
                 tries.append(broadcast.round)
                 self._answers[-1] = (2, AWAY)
 
-    courier = Absent({})
-    end = run_free(STUDY, courier, SITES, UPDATES, "heart")
+    transport = Absent({})
+    end = run_free(STUDY, transport, SITES, UPDATES, "heart")
     assert tries == [2, 2, 2]
     assert end.taken == dict.fromkeys(range(SITES), UPDATES)
     assert end.away == {}
@@ -362,10 +362,10 @@ def test_a_free_run_ends_when_only_sites_that_are_away_are_left_and_goes_on_when
             if site == 0:
                 self._answers[-1] = (0, AWAY)
 
-    courier = Absent({})
-    end = run_free(STUDY, courier, SITES, UPDATES, "heart")
+    transport = Absent({})
+    end = run_free(STUDY, transport, SITES, UPDATES, "heart")
     assert (end.away, end.asked, end.taken) == ({0: AWAY.reason}, {0: 0}, {1: UPDATES, 2: UPDATES})
-    rounds = [site for site, _ in courier.log]
+    rounds = [site for site, _ in transport.log]
     assert rounds == [*[0, 1, 2] * UPDATES, 0], "whenever another has answered and it is not being asked already"
     back = Scripted({})
     end = run_free(STUDY, back, SITES, UPDATES, "heart", progress=Progress.from_bytes(end.to_bytes(), STUDY, SITES))
@@ -376,8 +376,8 @@ def test_a_free_run_ends_when_only_sites_that_are_away_are_left_and_goes_on_when
 
 def test_what_a_free_site_sends_late_counts_if_it_is_still_owed():
     """Site 0 was not in time for round 0, which it is asked again; its first answer comes before that."""
-    courier = Wild(lambda count: count - 1, lambda site, round: "late" if (site, round) == (0, 0) else "answer")
-    end = run_free(STUDY, courier, SITES, 1, "heart")
+    transport = Wild(lambda count: count - 1, lambda site, round: "late" if (site, round) == (0, 0) else "answer")
+    end = run_free(STUDY, transport, SITES, 1, "heart")
     assert end.taken == dict.fromkeys(range(SITES), 1)
     assert end.away == {}
 
@@ -391,13 +391,13 @@ def test_huge_answers_are_named_and_left_out_and_the_posterior_stays_proper():
 
     sites = [site_of(0), huge, site_of(2)]
     for end in (
-        run(STUDY, Direct(sites), SITES, synchronous(SITES, 4), "heart", limits=LIMITS),
-        run_free(STUDY, Direct(sites), SITES, UPDATES, "heart", limits=LIMITS),
+        run(STUDY, DirectTransport(sites), SITES, synchronous(SITES, 4), "heart", limits=LIMITS),
+        run_free(STUDY, DirectTransport(sites), SITES, UPDATES, "heart", limits=LIMITS),
     ):
         assert end.refused == {1: "its answer is larger than the study allows"}
         check_product(end)
         assert np.all(np.abs(end.state.q.mean) < 100)
-    free = run(STUDY, Direct(sites), SITES, synchronous(SITES, 4), "heart")
+    free = run(STUDY, DirectTransport(sites), SITES, synchronous(SITES, 4), "heart")
     assert 1 in free.answered, "the check sees what limits are for"
     assert np.any(np.abs(np.asarray(free.state.factors.precision_mean)) > 1e28)
 
@@ -411,7 +411,7 @@ def test_an_answer_is_held_to_the_limit_of_each_of_its_arrays():
         ([norms[0] * 1.01, norms[1] * 0.99], True),
     ):
         limits = [jax.tree.unflatten(jax.tree.structure(whole), bounds)]
-        end = run(STUDY, Direct([site_of(1)]), 1, synchronous(1, 1), "heart", limits=limits)
+        end = run(STUDY, DirectTransport([site_of(1)]), 1, synchronous(1, 1), "heart", limits=limits)
         assert bool(end.missed) == is_refused
 
 
@@ -434,9 +434,9 @@ def test_a_reply_to_something_else_is_a_fault_and_nobody_waits_for_another(is_fr
         site_of(2),
     ]
     if is_free:
-        end = run_free(STUDY, Direct(sites), SITES, UPDATES, "heart")
+        end = run_free(STUDY, DirectTransport(sites), SITES, UPDATES, "heart")
     else:
-        end = run(STUDY, Direct(sites), SITES, synchronous(SITES, UPDATES), "heart")
+        end = run(STUDY, DirectTransport(sites), SITES, synchronous(SITES, UPDATES), "heart")
     assert list(end.refused) == [1]
     assert reason in end.refused[1]
     assert (end.taken[0], end.taken[2]) == (UPDATES, UPDATES)
@@ -447,9 +447,11 @@ def test_a_reply_to_something_else_is_a_fault_and_nobody_waits_for_another(is_fr
 
 
 def test_a_withdrawn_factor_is_divided_out():
-    end = run(STUDY, Direct([site_of(site) for site in range(SITES)]), SITES, synchronous(SITES, 2), "heart")
-    state, q = coordinator.settle(STUDY, withdraw(STUDY, end.state, 1))
-    without = run(STUDY, Direct([site_of(site) for site in range(SITES)]), SITES, [Step((0, 2), (0, 2))] * 2, "heart")
+    end = run(STUDY, DirectTransport([site_of(site) for site in range(SITES)]), SITES, synchronous(SITES, 2), "heart")
+    state, q = coordinator.aggregate(STUDY, withdraw(STUDY, end.state, 1))
+    without = run(
+        STUDY, DirectTransport([site_of(site) for site in range(SITES)]), SITES, [Step((0, 2), (0, 2))] * 2, "heart"
+    )
     for name in ("precision_mean", "precision"):
         np.testing.assert_allclose(getattr(q, name), getattr(without.state.q, name), rtol=1e-4, atol=1e-4)
     assert same(jax.tree.map(lambda leaf: leaf[1], state.factors), jax.tree.map(jnp.zeros_like, factor(1, 0)))
@@ -460,8 +462,8 @@ def test_a_withdrawn_factor_is_divided_out():
 def test_a_site_that_withdraws_is_out_at_once_and_not_asked_again(is_free, when):
     """At any message: between steps, while its answer is on its way, and after the last one."""
     gone: set[int] = set()
-    courier = Scripted({})
-    receive, count = courier.receive, [0]
+    transport = Scripted({})
+    receive, count = transport.receive, [0]
 
     def counted() -> Any:
         count[0] += 1
@@ -469,21 +471,21 @@ def test_a_site_that_withdraws_is_out_at_once_and_not_asked_again(is_free, when)
             gone.add(1)
         return receive()
 
-    courier.receive = counted  # type: ignore[method-assign]
+    transport.receive = counted  # type: ignore[method-assign]
     asked_then: list[int] = []
 
     def observe(now: Progress) -> None:
         if gone:
-            asked_then.append(sum(site == 1 for site, _ in courier.log))
+            asked_then.append(sum(site == 1 for site, _ in transport.log))
             assert now.refused == {1: WITHDRAWN}
             assert 1 not in now.asked
-            check_product(replace(now, state=coordinator.settle(STUDY, now.state)[0]))
+            check_product(replace(now, state=coordinator.aggregate(STUDY, now.state)[0]))
 
     more: dict[str, Any] = {"observe": observe, "withdrawn": lambda: gone}
     if is_free:
-        end = run_free(STUDY, courier, SITES, UPDATES, "heart", **more)
+        end = run_free(STUDY, transport, SITES, UPDATES, "heart", **more)
     else:
-        end = run(STUDY, courier, SITES, synchronous(SITES, UPDATES), "heart", **more)
+        end = run(STUDY, transport, SITES, synchronous(SITES, UPDATES), "heart", **more)
     check_product(end)
     assert end.refused == {1: WITHDRAWN}
     assert len(set(asked_then)) == 1, "it is not asked again"
@@ -493,22 +495,29 @@ def test_a_site_that_withdraws_is_out_at_once_and_not_asked_again(is_free, when)
 def test_a_finished_run_lets_a_site_go_and_so_does_one_that_left_it_out():
     sites = [site_of(site) for site in range(SITES)]
     steps, kept = synchronous(SITES, 3), []
-    end = run(STUDY, Direct(sites), SITES, steps, "heart")
+    end = run(STUDY, DirectTransport(sites), SITES, steps, "heart")
     end.refused[2] = "the budget is spent"
     again = run(
-        STUDY, Direct(sites), SITES, steps, "heart", progress=end, observe=kept.append, withdrawn=lambda: [0, 2]
+        STUDY,
+        DirectTransport(sites),
+        SITES,
+        steps,
+        "heart",
+        progress=end,
+        observe=kept.append,
+        withdrawn=lambda: [0, 2],
     )
     assert again.refused == {0: WITHDRAWN, 2: WITHDRAWN}
     assert len(kept) == 1, "so that it is stored"
     check_product(again)
     count = int(again.state.answered)
-    third = run(STUDY, Direct(sites), SITES, steps, "heart", progress=again, withdrawn=lambda: [0, 2])
+    third = run(STUDY, DirectTransport(sites), SITES, steps, "heart", progress=again, withdrawn=lambda: [0, 2])
     assert int(third.state.answered) == count, "once is enough"
 
 
 def test_couriers_are_what_the_protocol_says():
-    couriers: list[Courier] = [Direct([]), Scripted({})]
-    assert len(couriers) == 2
+    transports: list[Transport] = [DirectTransport([]), Scripted({})]
+    assert len(transports) == 2
 
 
 # --- A coordinator that lost its state ---------------------------------------------------------------------------
@@ -542,7 +551,7 @@ def test_free_sites_are_asked_for_their_last_answers_and_then_for_new_ones():
     now = fresh()
     coordinator.catch_up(now, {0: 4, 1: -1, 2: 10**18}, SITES * UPDATES, is_free=True)
     assert (now.asked, now.position) == ({0: 4}, 5)
-    done = run_free(STUDY, Direct([site_of(m) for m in range(SITES)]), SITES, UPDATES, "study", progress=now)
+    done = run_free(STUDY, DirectTransport([site_of(m) for m in range(SITES)]), SITES, UPDATES, "study", progress=now)
     check_product(done)
     assert done.taken == dict.fromkeys(range(SITES), UPDATES)
     known = replace(fresh(), position=7, asked={0: 6})
@@ -563,6 +572,6 @@ def test_who_has_made_all_updates_is_asked_for_the_last_one_and_not_for_another(
     steps = synchronous(SITES, 4)
     now = fresh()
     coordinator.catch_up(now, dict.fromkeys(range(SITES), 3), len(steps), is_free=False)
-    done = run(STUDY, Direct([noted(m) for m in range(SITES)]), SITES, steps, "study", progress=now)
+    done = run(STUDY, DirectTransport([noted(m) for m in range(SITES)]), SITES, steps, "study", progress=now)
     assert asked == [(0, 3), (1, 3), (2, 3)]
     check_product(done)

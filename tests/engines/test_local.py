@@ -13,17 +13,18 @@ import pytest
 import tacit
 from tacit.engines import coordinator
 from tacit.engines.coordinator import Progress
-from tacit.engines.local import Direct, simulate, simulate_many, stacked
+from tacit.engines.local import DirectTransport, simulate, simulate_many, stacked
 from tacit.engines.schedule import Step, asynchronous, sequential, synchronous
 from tacit.families import DiagonalGaussian, FullGaussian
 from tacit.federated.messages import Broadcast, Refusal, Update, encode_tree
 from tacit.federated.moments import Moments
 from tacit.federated.pvi import PVI
-from tacit.federated.site import Site, unledgered
+from tacit.federated.responder import Responder
+from tacit.federated.simulated import unledgered
 from tacit.models import LinearRegression
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
-from tacit.scaling import Range
 from tacit.solvers import conjugate
+from tacit.tables.scaling import Range
 
 DIMENSION, RECORDS, SITES = 2, 8, 3
 MODEL = LinearRegression(DiagonalGaussian.standard(DIMENSION), 1.0)
@@ -49,7 +50,7 @@ STUDY = PVI(MODEL.prior, MODEL, (first, later), kinds=(0, 0, 1), damping=(1.0, 0
 def access_of(m: int, mechanism: Any = NOISED) -> Access:
     rng = np.random.default_rng(m)
     x = rng.uniform(-1, 1, size=(RECORDS - m % 3, DIMENSION)).astype(np.float32)
-    return Access.of((x, (x @ np.array([0.5, -1.0])).astype(np.float32)), mechanism, capacity=RECORDS)
+    return Access.of((x, (x @ np.array([0.5, -1.0])).astype(np.float32)), mechanism, slots=RECORDS)
 
 
 @cache
@@ -59,11 +60,11 @@ def key_of(seed: int) -> jax.Array:
 
 def sites_of(count: int = SITES, algorithm: Any = STUDY, mechanism: Any = NOISED) -> list[Any]:
     held = [access_of(m, mechanism) for m in range(count)]
-    return [Site(f"site {m}", "heart", algorithm, access, key_of(0), None) for m, access in enumerate(held)]
+    return [Responder(f"site {m}", "heart", algorithm, access, key_of(0), None) for m, access in enumerate(held)]
 
 
 def run(algorithm: Any, sites: list[Any], steps: list[Step], study: str, **settings: Any) -> Progress:
-    return coordinator.run(algorithm, Direct(sites), len(sites), steps, study, **settings)
+    return coordinator.run(algorithm, DirectTransport(sites), len(sites), steps, study, **settings)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -261,7 +262,7 @@ def test_many_simulations_at_once_are_those_one_by_one_and_no_two_updates_share_
     pairs = [Step(pair, pair) for pair in ((0, 1), (1, 2), (0, 2))]
     schedules = [[*pairs, pairs[0]], [pairs[2], pairs[1]]]
     moments = Moments(Range(-jnp.ones(DIMENSION), jnp.ones(DIMENSION)))
-    empty = Access.of(np.zeros((0, DIMENSION), np.float32), NOISED, capacity=RECORDS)
+    empty = Access.of(np.zeros((0, DIMENSION), np.float32), NOISED, slots=RECORDS)
     keys, held = jax.random.split(key_of(0), 2), stacked([empty] * SITES)
     many, steps_of_many = simulate_many(moments, unledgered, keys, held, schedules, lambda state: state)
     for m, steps in enumerate(schedules):
@@ -304,6 +305,6 @@ def test_the_count_of_compilations_sees_sites_of_another_shape():
     fresh = replace(STUDY, damping=(0.6,))
     traces.clear()
     larger = Access.of((np.ones((20, DIMENSION), np.float32), np.ones(20, np.float32)), Exact())
-    sites = [*sites_of(2, fresh, Exact()), Site("large", "heart", fresh, larger, key_of(0), None)]
+    sites = [*sites_of(2, fresh, Exact()), Responder("large", "heart", fresh, larger, key_of(0), None)]
     run(fresh, sites, synchronous(3, 2), "heart")
     assert traces == ["first", "first"]

@@ -170,7 +170,7 @@ def test_limits_of_other_sites_do_not_change_when_a_site_is_away_or_late(limits,
     ]
 
 
-def deviations(seen: float, of: int, probability: float) -> float:
+def standard_deviations(seen: float, of: int, probability: float) -> float:
     return abs(seen - of * probability) / np.sqrt(of * probability * (1 - probability))
 
 
@@ -178,20 +178,20 @@ def test_sites_are_away_and_late_as_often_as_asked():
     sites, rounds = 20, 1000
     steps = synchronous(sites, rounds, dropout=0.3, seed=5)
     away = sites * rounds - communications(steps)
-    assert deviations(away, sites * rounds, 0.3) < FAR
-    assert deviations(away, sites * rounds, 0.33) > FAR  # the power: a tenth more would be seen
+    assert standard_deviations(away, sites * rounds, 0.3) < FAR
+    assert standard_deviations(away, sites * rounds, 0.33) > FAR  # the power: a tenth more would be seen
     steps = synchronous(sites, rounds, straggling=0.3, seed=5)
     asked = sum(len(step.asked) for step in steps)
     late = sum(len(set(step.asked) - set(step.arrived)) for step in steps)
-    assert deviations(late, asked, 0.3) < FAR
-    assert deviations(late, asked, 0.33) > FAR
+    assert standard_deviations(late, asked, 0.3) < FAR
+    assert standard_deviations(late, asked, 0.33) > FAR
 
 
 def test_who_is_away_and_who_is_late_are_drawn_apart():
     steps = synchronous(20, 1000, dropout=0.5, straggling=0.5, seed=6)  # one word for both: all or none would be late
     asked = sum(len(step.asked) for step in steps)
     late = sum(len(set(step.asked) - set(step.arrived)) for step in steps)
-    assert deviations(late, asked, 0.5) < FAR
+    assert standard_deviations(late, asked, 0.5) < FAR
 
 
 # --- sequential --------------------------------------------------------------------------------------------------
@@ -245,13 +245,13 @@ def test_sites_update_at_their_rates_and_at_these_among_the_rest_when_one_is_don
     rates, updates = np.array([1, 2, 3, 4]), 20_000
     seen = counts(asynchronous(rates, updates, seed=7), 4)
     for m in range(4):
-        assert deviations(seen[m], updates, rates[m] / 10) < FAR
-        assert deviations(seen[m], updates, 1.1 * rates[m] / 10) > FAR  # the power: a tenth more would be seen
+        assert standard_deviations(seen[m], updates, rates[m] / 10) < FAR
+        assert standard_deviations(seen[m], updates, 1.1 * rates[m] / 10) > FAR  # the power: a tenth more would be seen
     seen = counts(asynchronous(rates, updates, limits=[None, None, None, 0], seed=7), 4)
     assert seen[3] == 0
     for m in range(3):
-        assert deviations(seen[m], updates, rates[m] / 6) < FAR
-        assert deviations(seen[m], updates, rates[m] / 10) > FAR
+        assert standard_deviations(seen[m], updates, rates[m] / 6) < FAR
+        assert standard_deviations(seen[m], updates, rates[m] / 10) > FAR
 
 
 @given(sizes=st.lists(st.integers(1, 10**9), min_size=1, max_size=8))
@@ -277,30 +277,30 @@ def test_what_counts_is_what_arrived():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: synchronous(0, 1), "sites=0 is no whole number from 1 on"),
-        (lambda: synchronous(2.0, 1), "sites=2.0 is no whole number"),
-        (lambda: synchronous(2, 0), "rounds=0 is no whole number from 1 on"),
-        (lambda: synchronous(2, True), "rounds=True is no whole number"),
+        (lambda: synchronous(0, 1), "sites=0 is not a whole number of at least 1"),
+        (lambda: synchronous(2.0, 1), "sites=2.0 is not a whole number"),
+        (lambda: synchronous(2, 0), "rounds=0 is not a whole number of at least 1"),
+        (lambda: synchronous(2, True), "rounds=True is not a whole number"),
         (lambda: synchronous(2, 1, limits=[1]), "one number for each of 2 sites"),
         (lambda: synchronous(2, 1, limits=3), "limits=3 does not have one number for each of 2 sites"),
-        (lambda: synchronous(2, 1, limits=[1, -1]), r"limits\[1\]=-1 is no whole number from 0 on"),
-        (lambda: synchronous(2, 1, limits=[1, 0.5]), r"limits\[1\]=0.5 is no whole number"),
+        (lambda: synchronous(2, 1, limits=[1, -1]), r"limits\[1\]=-1 is not a whole number of at least 0"),
+        (lambda: synchronous(2, 1, limits=[1, 0.5]), r"limits\[1\]=0.5 is not a whole number"),
         (lambda: synchronous(2, 1, dropout=1), r"dropout=1 is not in \[0, 1\): take 0"),
         (lambda: synchronous(2, 1, dropout=float("nan")), r"dropout=nan is not in \[0, 1\)"),
         (lambda: synchronous(2, 1, straggling=1.1), r"straggling=1.1 is not in \[0, 1\]: take 0"),
-        (lambda: synchronous(2, 1, seed=None), "seed=None is no whole number from 0 on"),
-        (lambda: sequential(2, 0), "passes=0 is no whole number from 1 on"),
+        (lambda: synchronous(2, 1, seed=None), "seed=None is not a whole number of at least 0"),
+        (lambda: sequential(2, 0), "passes=0 is not a whole number of at least 1"),
         (lambda: sequential(2, 1, limits=[1, 2, 3]), "one number for each of 2 sites"),
         (lambda: asynchronous([], 1), r"rates=\[\] does not have one number for each site"),
         (lambda: asynchronous(3, 1), "rates=3 does not have one number for each site"),
-        (lambda: asynchronous([1, 0], 1), r"rates\[1\]=0.0 is no positive, finite number"),
-        (lambda: asynchronous([1, float("inf")], 1), r"rates\[1\]=inf is no positive, finite number"),
-        (lambda: asynchronous([1, float("nan")], 1), r"rates\[1\]=nan is no positive, finite number"),
-        (lambda: asynchronous([1], 0), "updates=0 is no whole number from 1 on"),
-        (lambda: asynchronous([1], 1, delay=-1), "delay=-1 is no whole number from 0 on"),
-        (lambda: asynchronous([1], 1, seed=-1), "seed=-1 is no whole number from 0 on"),
+        (lambda: asynchronous([1, 0], 1), r"rates\[1\]=0.0 is not a positive, finite number"),
+        (lambda: asynchronous([1, float("inf")], 1), r"rates\[1\]=inf is not a positive, finite number"),
+        (lambda: asynchronous([1, float("nan")], 1), r"rates\[1\]=nan is not a positive, finite number"),
+        (lambda: asynchronous([1], 0), "updates=0 is not a whole number of at least 1"),
+        (lambda: asynchronous([1], 1, delay=-1), "delay=-1 is not a whole number of at least 0"),
+        (lambda: asynchronous([1], 1, seed=-1), "seed=-1 is not a whole number of at least 0"),
         (lambda: asynchronous([1, 1], 1, limits=[1]), "one number for each of 2 sites"),
-        (lambda: inverse_to_size([3, 0]), r"sizes\[1\]=0 is no whole number from 1 on"),
+        (lambda: inverse_to_size([3, 0]), r"sizes\[1\]=0 is not a whole number of at least 1"),
         (lambda: inverse_to_size([]), r"sizes=\[\] does not have one number for each site"),
         (lambda: counts([Step((2,), (2,))], 2), "sites=2 is too few for steps with site 2"),
     ],

@@ -182,7 +182,7 @@ def test_mean_and_spread_are_the_ones_it_was_made_of(case, q):
     for name, part in case.unwrap(q).items():
         mean, covariance = Q[case.parts[name]]
         np.testing.assert_allclose(part.mean, mean, rtol=1e-9)
-        np.testing.assert_allclose(part.deviation, np.sqrt(np.diag(covariance)), rtol=1e-9)
+        np.testing.assert_allclose(part.standard_deviation, np.sqrt(np.diag(covariance)), rtol=1e-9)
         np.testing.assert_allclose(part.full().covariance, covariance, rtol=1e-9, atol=1e-9)
 
 
@@ -441,7 +441,7 @@ def test_projection_in_single_precision_is_proper_however_large_the_noise(case, 
         projected = project(bad, floor)
         assert np.linalg.eigvalsh(precisions(case, projected))[0] > 0
         assert all_finite([part.mean for part in case.unwrap(projected).values()])
-        assert all_finite([part.deviation for part in case.unwrap(projected).values()])
+        assert all_finite([part.standard_deviation for part in case.unwrap(projected).values()])
 
 
 # --- Changes of family -------------------------------------------------------------------------------------------
@@ -460,10 +460,10 @@ def test_the_diagonal_of_a_full_gaussian_is_the_nearest_in_kl():
     best = p.diagonal()
     np.testing.assert_allclose(best.mean, p.mean, rtol=1e-9)
 
-    def divergence(mean, log_deviation):
-        return kl(DiagonalGaussian.of(mean, jnp.exp(log_deviation)).full(), p)
+    def divergence(mean, log_sd):
+        return kl(DiagonalGaussian.of(mean, jnp.exp(log_sd)).full(), p)
 
-    gradient = jax.grad(divergence, argnums=(0, 1))(best.mean, jnp.log(best.deviation))
+    gradient = jax.grad(divergence, argnums=(0, 1))(best.mean, jnp.log(best.standard_deviation))
     assert_trees_close(gradient, jax.tree.map(jnp.zeros_like, gradient), atol=1e-8)
 
 

@@ -15,20 +15,21 @@ from hypothesis import strategies as st
 import tacit
 from tacit.engines import coordinator
 from tacit.engines.coordinator import Progress, run
-from tacit.engines.local import Direct, simulate, stacked
+from tacit.engines.local import DirectTransport, simulate, stacked
 from tacit.engines.schedule import asynchronous, synchronous
 from tacit.families import DiagonalGaussian, FullGaussian
 from tacit.federated.averaging import GradientAveraging
 from tacit.federated.messages import Broadcast, Update
 from tacit.federated.moments import Moments
-from tacit.federated.site import Site, unledgered
+from tacit.federated.responder import Responder
+from tacit.federated.simulated import unledgered
 from tacit.models import LinearRegression, LogisticRegression
 from tacit.privacy.clipping import Dense
 from tacit.privacy.events import Gaussian
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import price
-from tacit.scaling import Range, moments_clip, release_moments
 from tacit.solvers import VI, Target
+from tacit.tables.scaling import Range, moments_clip, release_moments
 
 DIMENSION, RECORDS, ROUNDS = 3, 24, 5
 SITES = [np.arange(1), np.arange(1, 8), np.arange(0), np.arange(8, RECORDS)]  # uneven, one without records
@@ -48,7 +49,7 @@ def records() -> tuple[np.ndarray, np.ndarray]:
 
 def accesses(mechanism: Any = None) -> list[Access]:
     x, y = records()
-    return [Access.of((x[part], y[part]), mechanism or Exact(), capacity=RECORDS) for part in SITES]
+    return [Access.of((x[part], y[part]), mechanism or Exact(), slots=RECORDS) for part in SITES]
 
 
 def averaging(family: type = DiagonalGaussian, weights: Any = None, **settings: Any) -> GradientAveraging:
@@ -65,13 +66,13 @@ def averaging(family: type = DiagonalGaussian, weights: Any = None, **settings: 
 def test_with_all_sites_in_every_round_it_is_vi_on_all_records_step_by_step(family):
     with jax.enable_x64():
         study = averaging(family)
-        sites = [Site(f"{m}", "heart", study, access, key_of(m), None) for m, access in enumerate(accesses())]
+        sites = [Responder(f"{m}", "heart", study, access, key_of(m), None) for m, access in enumerate(accesses())]
         rounds: list[Any] = []
 
         def note(now: Progress) -> None:
-            rounds.append(coordinator.settle(study, now.state)[0].optimiser.parameters)
+            rounds.append(coordinator.aggregate(study, now.state)[0].optimiser.parameters)
 
-        end = run(study, Direct(sites), len(sites), synchronous(len(SITES), ROUNDS), "heart", observe=note)
+        end = run(study, DirectTransport(sites), len(sites), synchronous(len(SITES), ROUNDS), "heart", observe=note)
         target = Target(study.prior, study.start, study.likelihood)
         whole = Access.of(records(), Exact())
 
@@ -130,7 +131,7 @@ def test_a_site_pays_for_one_gradient_in_every_round():
 def test_a_gradient_that_is_not_finite_counts_as_none():
     """The site sends the last one it had, and at first nothing: not its parameters."""
     study = averaging()
-    site = Site("a", "heart", study, accesses()[1], key_of(0), None)
+    site = Responder("a", "heart", study, accesses()[1], key_of(0), None)
     content = jax.tree.map(np.asarray, study._content(study.solver.begin(study.start).parameters))
     steep = {name: np.full_like(leaf, 200.0) for name, leaf in content.items()}  # exp(2 · 200) is infinite
     answer = site(Broadcast("heart", 0, steep))
@@ -166,9 +167,9 @@ def test_moments_over_sites_are_those_of_all_records():
     x = records()[0]
     with jax.enable_x64():
         study = Moments(Range(jnp.asarray(LOW), jnp.asarray(HIGH)))
-        held = [Access.of(x[part], Exact(), capacity=RECORDS) for part in SITES]
-        sites = [Site(f"{m}", "heart", study, access, key_of(m), None) for m, access in enumerate(held)]
-        end = run(study, Direct(sites), len(sites), synchronous(len(SITES), 1), "heart")
+        held = [Access.of(x[part], Exact(), slots=RECORDS) for part in SITES]
+        sites = [Responder(f"{m}", "heart", study, access, key_of(m), None) for m, access in enumerate(held)]
+        end = run(study, DirectTransport(sites), len(sites), synchronous(len(SITES), 1), "heart")
         found = study.scaling(end.state)
         inside = np.clip(x, LOW, HIGH)
         np.testing.assert_allclose(found.location, inside.mean(axis=0), atol=1e-12)

@@ -126,7 +126,7 @@ def test_a_message_comes_back_to_the_bit(study, site, round, tree, reason):
 
 
 def test_a_refusal_comes_back_equal():
-    refusal = Refusal("Herz-Studie № 4", "北", 2**63 - 1, "ε = 1 would be passed 🚫")
+    refusal = Refusal("Herz-Studie № 4", "北", 2**63 - 1, "ε = 1 would be exceeded 🚫")
     assert decode(encode(refusal)) == refusal
 
 

@@ -16,15 +16,16 @@ from scipy import optimize, stats
 
 import tacit
 from tacit.data import partition
-from tacit.diagnostics import factor_gap
 from tacit.engines import coordinator
-from tacit.engines.local import Direct, simulate, stacked
+from tacit.engines.local import DirectTransport, simulate, stacked
 from tacit.engines.schedule import Step, asynchronous, counts, sequential, synchronous
 from tacit.families import DiagonalGaussian, FullGaussian, is_proper, product, register
 from tacit.federated.messages import Broadcast, Update, decode, encode
 from tacit.federated.pvi import PVI, CoordinatorState, Noise
-from tacit.federated.site import Site, unledgered
+from tacit.federated.responder import Responder
+from tacit.federated.simulated import unledgered
 from tacit.models import LinearRegression, LogisticRegression
+from tacit.posterior.diagnostics import factor_gap
 from tacit.privacy.clipping import Linear
 from tacit.privacy.events import Gaussian
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
@@ -69,7 +70,7 @@ PRIOR: dict[str, Any] = {
 def accesses(kind: str, parts: Any, mechanism: Any = None) -> list[Access]:
     """One for each part; all have room for all records, so that they are of one shape."""
     x, y = records(kind)
-    return [Access.of((x[part], y[part]), mechanism or Exact(), capacity=RECORDS) for part in parts]
+    return [Access.of((x[part], y[part]), mechanism or Exact(), slots=RECORDS) for part in parts]
 
 
 @cache
@@ -77,12 +78,12 @@ def seeded(seed: int) -> jax.Array:
     return tacit.insecure_key(seed)
 
 
-def sites_of(algorithm: PVI, held: list[Access]) -> list[Site]:
-    return [Site(f"site {m}", "study", algorithm, one, seeded(m), None) for m, one in enumerate(held)]
+def sites_of(algorithm: PVI, held: list[Access]) -> list[Responder]:
+    return [Responder(f"site {m}", "study", algorithm, one, seeded(m), None) for m, one in enumerate(held)]
 
 
-def run(algorithm: PVI, sites: list[Site], steps: list[Step]) -> coordinator.Progress:
-    return coordinator.run(algorithm, Direct(sites), len(sites), steps, "study")
+def run(algorithm: PVI, sites: list[Responder], steps: list[Step]) -> coordinator.Progress:
+    return coordinator.run(algorithm, DirectTransport(sites), len(sites), steps, "study")
 
 
 def pooled(kind: str, parts: Any) -> tuple[jax.Array, jax.Array]:
@@ -180,7 +181,7 @@ class Coordinator:
     """Plays the coordinator by hand over bytes, so that a test decides what becomes of each answer."""
 
     algorithm: PVI
-    sites: list[Site]
+    sites: list[Responder]
     state: Any = None
     round: int = 0
 
@@ -188,7 +189,7 @@ class Coordinator:
         self.state = self.algorithm.coordinator_init(len(self.sites))
 
     def ask(self, site: int, times: int = 1) -> list[Update]:
-        self.state, content = coordinator.settle(self.algorithm, self.state)
+        self.state, content = coordinator.aggregate(self.algorithm, self.state)
         message = encode(Broadcast("study", self.round, jax.tree.map(np.asarray, content)))
         self.round += 1
         answers = []
@@ -203,7 +204,7 @@ class Coordinator:
         self.state = coordinator._take(self.algorithm, self.state, jnp.array([site], jnp.int32), content)
 
     def settled(self) -> CoordinatorState:
-        return coordinator.settle(self.algorithm, self.state)[0]
+        return coordinator.aggregate(self.algorithm, self.state)[0]
 
 
 def play(coordinator: Coordinator, fates: list[tuple[int, str]], tolerance: float) -> None:
@@ -281,7 +282,7 @@ def test_a_factor_that_once_was_huge_leaves_nothing_behind(algorithm):
 # --- Logistic regression by one release a round ------------------------------------------------------------------
 
 
-def optimum(parts: Any, *, diagonal: bool = False, spread: bool = True, deviation: float = 2.0) -> Any:
+def optimum(parts: Any, *, diagonal: bool = False, spread: bool = True, sd: float = 2.0) -> Any:
     """Mean and precision at which q maximises the bound, over all records: plain NumPy, damped Newton steps.
 
     Without spread: the mode of the posterior. deviation: the prior's.
@@ -294,16 +295,16 @@ def optimum(parts: Any, *, diagonal: bool = False, spread: bool = True, deviatio
         covariance = np.linalg.inv(precision) if spread else np.zeros_like(precision)
         width = np.sqrt(np.einsum("ni,ij,nj->n", x, covariance, x))
         p = 1 / (1 + np.exp(-((x @ mean)[:, None] + width[:, None] * nodes)))
-        curvature = (x * (p * (1 - p) @ weights)[:, None]).T @ x + np.eye(DIMENSION) / deviation**2
-        gradient = x.T @ (y - p @ weights) - mean / deviation**2
+        curvature = (x * (p * (1 - p) @ weights)[:, None]).T @ x + np.eye(DIMENSION) / sd**2
+        gradient = x.T @ (y - p @ weights) - mean / sd**2
         precision = np.diag(np.diagonal(curvature)) if diagonal else curvature
         mean = mean + 0.5 * np.linalg.solve(curvature, gradient)
     return mean, np.diagonal(precision) if diagonal else precision
 
 
 @cache
-def logistic(family: str, *solvers: Any, deviation: float = 2.0, **settings: Any) -> PVI:
-    model = LogisticRegression(FAMILIES[family].standard(DIMENSION, deviation))
+def logistic(family: str, *solvers: Any, sd: float = 2.0, **settings: Any) -> PVI:
+    model = LogisticRegression(FAMILIES[family].standard(DIMENSION, sd))
     return PVI(model.prior, model, solvers, **settings)
 
 
@@ -373,7 +374,7 @@ def test_factors_of_expectation_propagation_end_where_it_does_with_all_records_a
         target = Target(model.prior, model.prior, model)
         whole = EP(20, 0.7, 0.0)(seeded(0), target, Access.of(pooled("logistic", parts), Exact())).value
         off, off_bound = (
-            np.max(np.abs(np.sqrt(np.diagonal(np.linalg.inv(precision))) / whole.deviation - 1))
+            np.max(np.abs(np.sqrt(np.diagonal(np.linalg.inv(precision))) / whole.standard_deviation - 1))
             for precision in (np.asarray(state.q.precision), optimum(parts)[1])
         )
         np.testing.assert_allclose(state.q.mean, whole.mean, atol=1e-5)
@@ -415,14 +416,14 @@ def test_the_pull_that_keeps_q_proper_does_not_move_the_fixed_point(family):
     parts = logistic_splits()["equal"]
     with jax.enable_x64():
         noise = Noise() if family == "full" else None
-        algorithm = logistic(family, WrongCurvature(WRONG), deviation=0.5, damping=(0.05,), noise=noise)
+        algorithm = logistic(family, WrongCurvature(WRONG), sd=0.5, damping=(0.05,), noise=noise)
         held = stacked(accesses("logistic", parts))
         steps = synchronous(SITES, 1500)
         state, _ = simulate(algorithm, unledgered, seeded(0), held, steps)
         assert not bool(is_proper(product(algorithm.prior, state.total)))
         assert bool(is_proper(state.q))
         assert gap(algorithm, state) < 1e-12
-        mean, _ = optimum(parts, spread=False, deviation=0.5)
+        mean, _ = optimum(parts, spread=False, sd=0.5)
         np.testing.assert_allclose(state.q.mean, mean, atol=1e-6)
         without = replace(state.q, precision_mean=state.q.precision_mean - state.own.precision_mean)
         assert np.max(np.abs(np.asarray(without.mean) - mean)) > 0.1
@@ -469,9 +470,9 @@ def test_a_few_steps_of_vi_at_uneven_sites_come_near_the_optimum_of_all_records(
     held = stacked(accesses("logistic", parts))
     state, _ = simulate(algorithm, unledgered, seeded(0), held, synchronous(SITES, round(12 / damping)))
     mean, precision = optimum(parts, diagonal=True)
-    deviation = precision**-0.5
-    assert np.all(np.abs(state.q.mean - mean) < 0.1 * deviation)
-    assert np.asarray(state.q.deviation) == pytest.approx(deviation, rel=0.1)
+    sd = precision**-0.5
+    assert np.all(np.abs(state.q.mean - mean) < 0.1 * sd)
+    assert np.asarray(state.q.standard_deviation) == pytest.approx(sd, rel=0.1)
     assert gap(algorithm, state) < 1e-5
 
 
@@ -510,10 +511,10 @@ def robust_optimum(kind: str) -> tuple[np.ndarray, np.ndarray]:
     prior: Any = stats.laplace(0, 0.3) if kind == "laplace" else stats.t(3, 0, 0.3)
 
     def loss(parameters: np.ndarray) -> float:
-        mean, deviation = parameters[:DIMENSION], np.exp(parameters[DIMENSION:])
-        expected = np.sum((y - x @ mean) ** 2) + np.sum(x**2 @ deviation**2)
-        log_prior = np.sum(prior.logpdf(mean[:, None] + deviation[:, None] * grid) @ weights)
-        return float(expected / (2 * 2.0**2) - log_prior - np.sum(np.log(deviation)))
+        mean, sd = parameters[:DIMENSION], np.exp(parameters[DIMENSION:])
+        expected = np.sum((y - x @ mean) ** 2) + np.sum(x**2 @ sd**2)
+        log_prior = np.sum(prior.logpdf(mean[:, None] + sd[:, None] * grid) @ weights)
+        return float(expected / (2 * 2.0**2) - log_prior - np.sum(np.log(sd)))
 
     found = optimize.minimize(loss, np.concatenate([np.zeros(DIMENSION), np.full(DIMENSION, -1.0)]))
     return found.x[:DIMENSION], np.exp(found.x[DIMENSION:])
@@ -526,11 +527,11 @@ def test_a_prior_outside_of_the_family_is_refined_as_all_records_together_would_
     """
     parts = partition.equal(RECORDS, 3, seed=0)
     model = robust(kind, "diagonal")
-    mean, deviation = robust_optimum(kind)
+    mean, sd = robust_optimum(kind)
 
     def is_near(q: Any) -> bool:
-        far = np.abs(np.asarray(q.mean) - mean) / deviation
-        return bool(np.all(far < 0.1) and np.all(np.abs(np.asarray(q.deviation) / deviation - 1) < 0.05))
+        far = np.abs(np.asarray(q.mean) - mean) / sd
+        return bool(np.all(far < 0.1) and np.all(np.abs(np.asarray(q.standard_deviation) / sd - 1) < 0.05))
 
     algorithm = PVI(model.within.prior, model, (conjugate,), damping=(0.5,), prior_steps=1)
     state, _ = simulate(algorithm, unledgered, seeded(0), stacked(accesses("linear", parts)), synchronous(3, 60))
@@ -595,14 +596,14 @@ def test_a_noised_mean_shrinks_to_what_is_to_be_believed_of_it(rounds):
     """Parameters from the prior, a linear model, noised gradients, and curvature that noise could hide, so that a step
     goes but a part of the way: what is reported has the spread that it says. Seeded, within four standard errors."""
     centre, before, curved = np.array([0.5, -1.0, 0.0]), np.array([2.0, 1.0, 1.0]), np.array([6.0, 0.7, 0.05])
-    hidden, deviation, draws, rng = 5.0, 3.0, 20_000, np.random.default_rng(rounds)
+    hidden, sd, draws, rng = 5.0, 3.0, 20_000, np.random.default_rng(rounds)
     prior = DiagonalGaussian.of(centre, before)
-    noise = Noise(deviation, hidden, share=0.4, shrinks=True)
+    noise = Noise(sd, hidden, share=0.4, shrinks=True)
     algorithm = PVI(prior, LogisticRegression(prior), (NaturalStep(Exact()),), damping=(1.0, 0.6, 0.5), noise=noise)
     after = 1 / (1 / before**2 + curved)  # of the data's posterior
     middle = centre + np.sqrt(before**2 - after) * rng.normal(size=(draws, 3))
     truth = middle + np.sqrt(after) * rng.normal(size=(draws, 3))
-    errors = deviation * rng.normal(size=(rounds, draws, 3))
+    errors = sd * rng.normal(size=(rounds, draws, 3))
 
     def one(middle: Any, errors: Any) -> Any:
         state, factor = algorithm.coordinator_init(1), jnp.zeros(3)

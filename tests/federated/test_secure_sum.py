@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tacit.federated import secure_sum as sums
-from tacit.federated.secure_sum import Consent, Refused, Session, Site
+from tacit.federated.secure_sum import Consent, Refused, SumSetup, SumSite
 
 STAGES = ("advertise", "share", "mask", "agree", "open")
 
@@ -42,8 +42,8 @@ class Run:
         self.names = [f"site-{j}" for j in range(self.count)]
         keys = {name: secret("identity", name) for name in self.names}
         roster = {n: Ed25519PrivateKey.from_private_bytes(k).public_key().public_bytes_raw() for n, k in keys.items()}
-        self.session = Session(self.name, roster, self.threshold, self.size)
-        self.sites = {n: Site(self.session, n, keys[n], secret(self.seed, self.name, n)) for n in self.names}
+        self.setup = SumSetup(self.name, roster, self.threshold, self.size)
+        self.sites = {n: SumSite(self.setup, n, keys[n], secret(self.seed, self.name, n)) for n in self.names}
         rng = np.random.default_rng(self.seed)
         self.vectors = {name: rng.integers(-(2**40), 2**40, self.size) for name in self.names}
         self.sent: dict[str, list[Any]] = {}
@@ -64,7 +64,7 @@ class Run:
     def whole(self) -> np.ndarray:
         """All stages."""
         advertised = self.at("advertise", self.names, sums.advertise)
-        self.known = sums.checked(self.session, advertised)
+        self.known = sums.checked(self.setup, advertised)
         sealed = self.at("share", self.known, sums.share, advertised)
         self.shared = sorted({one.sender for one in sealed})
         mine = lambda name: [one for one in sealed if one.receiver == name and one.sender in self.shared]  # noqa: E731
@@ -72,7 +72,7 @@ class Run:
         self.survivors = [one.site for one in masked]
         consents = self.at("agree", self.survivors, sums.agree, self.survivors)
         opened = self.at("open", [one.site for one in consents], sums.reveal, consents)
-        return sums.total(self.session, self.known, self.shared, masked, opened)
+        return sums.total(self.setup, self.known, self.shared, masked, opened)
 
 
 # --- The sum -----------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_stages_come_in_order_and_are_answered_once() -> None:
     run.whole()
     site = run.sites["site-0"]
     fresh = replace(site, heard=(), shares={}, survivors=(), advertised={})
-    with pytest.raises(Refused, match="belongs to stage 1"):
+    with pytest.raises(Refused, match="is for stage 1"):
         sums.share(fresh, run.sent["advertise"])
     sealed = [one for one in run.sent["share"] if one.receiver == "site-0"]
     again = sums.mask(site, sealed, run.vectors["site-0"])[1]
@@ -280,7 +280,7 @@ def test_no_site_opens_both_kinds_of_shares_of_another() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda found: found[1:], "does not hold this site's own keys"),
+        (lambda found: found[1:], "do not include this site's own"),
         (lambda found: [*found, found[0]], "two advertisements"),
         (lambda found: found[:3], "below the threshold"),
         (lambda found: [*found[:4], replace(found[4], site="stranger")], "not in the roster"),
@@ -336,14 +336,14 @@ def test_every_bit_of_a_seed_is_in_its_masks() -> None:
 def test_a_session_that_protects_nobody_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Run(**settings)
-    assert Run(10, 7).session.pooling == 3
+    assert Run(10, 7).setup.colluding == 3
 
 
 def test_a_site_that_shares_falsely_is_found_out() -> None:
     run = Run(gone={"mask": {4}})
     split = sums._split
 
-    def false(site: Site) -> dict[str, tuple[bytes, bytes]]:
+    def false(site: SumSite) -> dict[str, tuple[bytes, bytes]]:
         found = split(site)
         return {n: (b, a) for n, (a, b) in found.items()} if site.name == "site-2" else found
 

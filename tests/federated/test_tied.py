@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit
-from tacit import auditing
+from tacit.audit import studies
 from tacit.engines import local, schedule
 from tacit.families import DiagonalGaussian, FullGaussian, quotient
 from tacit.federated.pvi import PVI
-from tacit.federated.site import unledgered
+from tacit.federated.simulated import unledgered
 from tacit.federated.tied import Central, Norm, Whole, from_units, of_sites, to_units
 from tacit.models import LinearRegression, LogisticRegression
 from tacit.privacy import accounting
@@ -28,7 +28,7 @@ from tacit.privacy.events import Gaussian, Repeated, TruncatedPoissonSampled
 from tacit.privacy.mechanism import Access, Exact, SubsampledGaussian
 from tacit.privacy.released import price
 from tacit.solvers import NaturalStep, conjugate
-from tacit.study import Plan
+from tacit.study.plan import Plan
 
 DIMENSION, SITES, RECORDS = 2, 12, 4
 MODEL = LinearRegression(FullGaussian.standard(DIMENSION), 1.0)
@@ -55,7 +55,7 @@ def algorithm_of(model: Any, solver: Any, damping: float, reset: int | None, rou
 
 
 def path_of(algorithm: PVI, access: Any, rounds: int, key: Any) -> Any:
-    """q after each round; one party has the access to all sites."""
+    """q after each round; one respondent reads all sites."""
     steps = schedule.synchronous(1, rounds)
     return local.simulate(algorithm, unledgered, key, local.stacked([access]), steps, lambda state: state.q)[1]
 
@@ -95,11 +95,11 @@ def test_a_diagonal_posterior_has_the_exact_mean(reset, key):
     np.testing.assert_allclose(np.linalg.solve(precision, pull), _last(path).mean, atol=far)
 
 
-def test_places_that_are_empty_say_nothing(key):
+def test_empty_slots_say_nothing(key):
     members = sites()
     pull, precision = exact(members)
     algorithm = algorithm_of(MODEL, conjugate, 0.5, 1, 25)
-    path = path_of(algorithm, of_sites(members, Exact(), capacity=2 * len(members)), 25, key)
+    path = path_of(algorithm, of_sites(members, Exact(), slots=2 * len(members)), 25, key)
     np.testing.assert_allclose(path.precision[-1], precision, rtol=1e-3, atol=1e-2)
     np.testing.assert_allclose(np.linalg.solve(precision, pull), _last(path).mean, atol=2e-3)
 
@@ -193,14 +193,14 @@ def test_the_price_is_one_release_of_a_site_for_each_round(key):
     assert accounting.epsilon(paid, 1e-5, adjacency="replace-one") > 1.9 * accounting.epsilon(paid, 1e-5)
 
 
-def test_places_for_sites_hide_their_number():
-    few, many = (of_sites(sites(count), SubsampledGaussian(CLIP, 3.0), capacity=20) for count in (3, 12))
+def test_slots_for_sites_hide_their_number():
+    few, many = (of_sites(sites(count), SubsampledGaussian(CLIP, 3.0), slots=20) for count in (3, 12))
     assert price_of(TIED, few) == price_of(TIED, many)
 
 
 def test_whole_sites_keep_their_claim_under_attack():
     # The canary is a whole site, all the way of a study. False alarm: 0.1 %.
-    subject = auditing.of_study(Plan("logistic", rounds=2, unit="site"), (2.0, 1e-5), records=4, columns=1)
+    subject = studies.of_study(Plan("logistic", rounds=2, unit="site"), (2.0, 1e-5), records=4, columns=1)
     found = subject.audit(6_000, seed=1)
     assert "site" in str(subject.event)
     assert not found.is_refuted
@@ -289,13 +289,13 @@ def test_a_hidden_share_of_noise_that_is_taken_back_breaks_its_claim_and_none_do
         (lambda: Whole(conjugate, None, "natural"), "norm='centred'"),
         (lambda: of_sites(sites(2), Exact(), records=0), "records=0"),
         (lambda: of_sites([*sites(1), (np.zeros((0, 2)), np.zeros(0))], Exact()), "without records"),
-        (lambda: of_sites(sites(2), Exact(), capacity=1), "capacity=1"),
+        (lambda: of_sites(sites(2), Exact(), slots=1), "slots=1"),
         (lambda: of_sites([(np.zeros((5, 2)), np.zeros(6))], Exact()), "arrays of different lengths"),
         (
             lambda: price_of(
                 algorithm_of(MODEL, conjugate, 0.5, None, 2), of_sites(sites(2), SubsampledGaussian(1.0, 1.0, 0.5))
             ),
-            "sampled would not know",
+            "are sampled, but their factors",
         ),
     ],
 )

@@ -90,10 +90,10 @@ def posterior_and_draws(kind: str) -> tuple[DiagonalGaussian | FullGaussian, np.
 def test_logistic_predictions_are_within_a_hundredth_of_simulation(kind):
     """The approximation is deterministic; simulation adds at most 0.5/√400000 < 0.001 (false alarms: none expected)."""
     q, linear = posterior_and_draws(kind)
-    probability, deviation = LogisticRegression(q).predict(q, jnp.asarray(ROWS))
+    probability, sd = LogisticRegression(q).predict(q, jnp.asarray(ROWS))
     expected = stats.logistic.cdf(linear).mean(axis=0)
     np.testing.assert_allclose(probability, expected, atol=0.01)
-    np.testing.assert_allclose(deviation, np.sqrt(expected * (1 - expected)), atol=0.01)
+    np.testing.assert_allclose(sd, np.sqrt(expected * (1 - expected)), atol=0.01)
     plug_in = stats.logistic.cdf(ROWS @ MEAN)  # the test sees a prediction that leaves out the uncertainty
     assert np.abs(plug_in - expected).max() > 0.01
 
@@ -102,11 +102,11 @@ def test_logistic_predictions_are_within_a_hundredth_of_simulation(kind):
 def test_probit_predictions_are_exact(kind):
     """Against 12 means of 400000 draws, at 5 standard errors: false alarms below 1e-5."""
     q, linear = posterior_and_draws(kind)
-    probability, deviation = ProbitRegression(q).predict(q, jnp.asarray(ROWS))
+    probability, sd = ProbitRegression(q).predict(q, jnp.asarray(ROWS))
     each = stats.norm.cdf(linear)
     error = each.std(axis=0) / np.sqrt(DRAWS)
     assert (np.abs(each.mean(axis=0) - probability) < 5 * error).all()
-    np.testing.assert_allclose(deviation, np.sqrt(probability * (1 - probability)), rtol=1e-12)
+    np.testing.assert_allclose(sd, np.sqrt(probability * (1 - probability)), rtol=1e-12)
     spread = np.asarray(q.full().covariance)
     by_hand = stats.norm.cdf(ROWS @ MEAN / np.sqrt(1 + np.einsum("ni,ij,nj->n", ROWS, spread, ROWS)))
     np.testing.assert_allclose(probability, by_hand, rtol=1e-9)
@@ -119,13 +119,13 @@ def test_poisson_predictions_have_the_moments_of_simulated_counts(kind):
     Rows are halved: a log-normal rate of large variance has a deviation that no simulation finds.
     """
     q, linear = posterior_and_draws(kind)
-    mean, deviation = PoissonRegression(q).predict(q, jnp.asarray(ROWS / 2))
+    mean, sd = PoissonRegression(q).predict(q, jnp.asarray(ROWS / 2))
     counts = np.random.default_rng(9).poisson(np.exp(linear / 2))
     error = counts.std(axis=0) / np.sqrt(DRAWS)
     assert (np.abs(counts.mean(axis=0) - mean) < 5 * error).all()
-    np.testing.assert_allclose(deviation, counts.std(axis=0), rtol=0.05)
+    np.testing.assert_allclose(sd, counts.std(axis=0), rtol=0.05)
     without_noise = np.exp(linear / 2).std(axis=0)  # a deviation of the rate alone is seen to be wrong
-    assert (without_noise < 0.95 * np.asarray(deviation)).any()
+    assert (without_noise < 0.95 * np.asarray(sd)).any()
 
 
 def test_a_model_passes_through_jit():

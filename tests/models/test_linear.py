@@ -99,7 +99,9 @@ def test_every_step_away_from_the_mean_field_optimum_raises_kl(model, records):
     @jax.jit
     @jax.vmap
     def divergence(step):
-        moved = DiagonalGaussian.of(best.mean + best.deviation * step[0], best.deviation * jnp.exp(step[1]))
+        moved = DiagonalGaussian.of(
+            best.mean + best.standard_deviation * step[0], best.standard_deviation * jnp.exp(step[1])
+        )
         return kl(moved.full(), exact)
 
     assert float(jnp.min(divergence(jnp.asarray(steps)))) > least
@@ -109,7 +111,7 @@ def test_the_published_update_has_another_mean_and_a_larger_kl(model, records):
     """docs/errata.md, 1: diag(XᵀX) next to the whole of Xᵀy."""
     exact, best = model.exact_posterior(records), model.mean_field_optimum(records)
     published = DiagonalGaussian(exact.precision_mean, jnp.diagonal(exact.precision))
-    off = np.abs(np.asarray(published.mean - exact.mean)) / np.asarray(exact.deviation)
+    off = np.abs(np.asarray(published.mean - exact.mean)) / np.asarray(exact.standard_deviation)
     assert off.max() > 1
     assert float(kl(published.full(), exact)) > float(kl(best.full(), exact)) + 1
 
@@ -121,6 +123,6 @@ def test_predictions_have_the_mean_and_deviation_of_the_next_target(model, recor
         (model.exact_posterior(records), covariance),
         (model.mean_field_optimum(records), np.diag(1 / np.diag(np.linalg.inv(covariance)))),
     ):
-        centre, deviation = model.predict(posterior, jnp.asarray(new))
+        centre, sd = model.predict(posterior, jnp.asarray(new))
         np.testing.assert_allclose(centre, new @ mean, rtol=1e-8)
-        np.testing.assert_allclose(deviation**2, np.diag(new @ spread @ new.T) + NOISE_SCALE**2, rtol=1e-8)
+        np.testing.assert_allclose(sd**2, np.diag(new @ spread @ new.T) + NOISE_SCALE**2, rtol=1e-8)

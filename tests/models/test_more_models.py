@@ -75,29 +75,29 @@ def softmax_draws(softmax_records):
 
 def test_the_softmax_posterior_agrees_with_nuts(key, softmax_records, softmax_draws):
     model = SoftmaxRegression(DiagonalGaussian.standard((CLASSES - 1) * DIMENSION), CLASSES)
-    mean, deviation = softmax_draws.mean(axis=0), softmax_draws.std(axis=0)
+    mean, sd = softmax_draws.mean(axis=0), softmax_draws.std(axis=0)
     diagonal = fitted(key, model, DiagonalGaussian.standard(4, 0.3), softmax_records)
-    assert (np.abs(diagonal.mean - mean) < 0.15 * deviation).all()
-    assert (np.asarray(diagonal.deviation) < 1.1 * deviation).all()  # mean-field: never wider than the marginals
+    assert (np.abs(diagonal.mean - mean) < 0.15 * sd).all()
+    assert (np.asarray(diagonal.standard_deviation) < 1.1 * sd).all()  # mean-field: never wider than the marginals
     full = fitted(key, model, FullGaussian.standard(4, 0.3), softmax_records)
-    assert (np.abs(full.mean - mean) < 0.15 * deviation).all()
-    np.testing.assert_allclose(full.deviation, deviation, rtol=0.1)
+    assert (np.abs(full.mean - mean) < 0.15 * sd).all()
+    np.testing.assert_allclose(full.standard_deviation, sd, rtol=0.1)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
 def test_softmax_predictions_are_near_simulation(softmax_draws, kind):
     """With three times the posterior's deviations, the approximation is off by 0.024; 200000 draws add 0.001."""
     q = FullGaussian.of(softmax_draws.mean(axis=0), 9 * np.cov(softmax_draws.T))
-    q = q if kind == "full" else DiagonalGaussian.of(q.mean, q.deviation)
+    q = q if kind == "full" else DiagonalGaussian.of(q.mean, q.standard_deviation)
     rows = np.array([[1.0, -1.5], [1.0, 0.0], [1.0, 2.0]], np.float32)
     model = SoftmaxRegression(q, CLASSES)
-    found, deviation = model.predict(q, jnp.asarray(rows))
+    found, sd = model.predict(q, jnp.asarray(rows))
     draws = np.random.default_rng(2).multivariate_normal(q.mean, q.full().covariance, 200_000).reshape(-1, 2, 2)
     logits = np.pad(np.einsum("skd,nd->snk", draws, rows), ((0, 0), (0, 0), (1, 0)))
     expected = np.exp(logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)).mean(axis=0)
     np.testing.assert_allclose(found, expected, atol=0.03)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(deviation, np.sqrt(found * (1 - found)), rtol=1e-5)
+    np.testing.assert_allclose(sd, np.sqrt(found * (1 - found)), rtol=1e-5)
     plug_in = jax.nn.softmax(jnp.pad(jnp.asarray(rows) @ model.weights(q.mean).T, ((0, 0), (1, 0))))
     assert np.abs(plug_in - expected).max() > 0.06  # the test sees a prediction without the uncertainty
 
@@ -165,7 +165,7 @@ def test_the_default_prior_has_the_moments_of_the_thesis():
     prior = GaussianMixture(2, 1).prior
     log_scale = np.log(stats.invgamma(1).rvs(100_000, random_state=1)) / 2
     assert float(prior["log_scales"].mean[0]) == pytest.approx(log_scale.mean(), abs=0.01)
-    assert float(prior["log_scales"].deviation[0]) == pytest.approx(log_scale.std(), abs=0.01)
+    assert float(prior["log_scales"].standard_deviation[0]) == pytest.approx(log_scale.std(), abs=0.01)
     weights = stats.dirichlet([1, 1]).rvs(100_000, random_state=2)
     log_odds = np.log(weights[:, 0] / weights[:, 1])
     assert float(jnp.sqrt(jnp.sum(prior["weights"].variance))) == pytest.approx(log_odds.std(), abs=0.03)
@@ -182,14 +182,14 @@ def test_a_separated_mixture_has_the_posterior_of_known_assignments(key):
     q = fitted(fit_key, model, model.start(start_key), x, steps=4000)
     found = {name: np.asarray(v) for name, v in model.constrain({n: part.mean for n, part in q.items()}).items()}
     order = np.argsort(found["means"][:, 0])  # label 0 is on the left
-    deviations = np.asarray(q["means"].deviation).reshape(2, 2)[order]
+    sds = np.asarray(q["means"].standard_deviation).reshape(2, 2)[order]
     for k in range(2):
         mine = x[labels == k]
         variance = mine.var(axis=0).mean()
         precision = len(mine) / variance + 1
-        mean, deviation = mine.sum(axis=0) / variance / precision, precision**-0.5
-        assert (np.abs(found["means"][order[k]] - mean) < 0.15 * deviation).all()
-        np.testing.assert_allclose(deviations[k], deviation, rtol=0.1)
+        mean, sd = mine.sum(axis=0) / variance / precision, precision**-0.5
+        assert (np.abs(found["means"][order[k]] - mean) < 0.15 * sd).all()
+        np.testing.assert_allclose(sds[k], sd, rtol=0.1)
         assert found["weights"][order[k]] == pytest.approx(len(mine) / 300, abs=0.01)
         assert found["scales"][order[k]] == pytest.approx(np.sqrt(variance), rel=0.03)
     responsibilities, _ = model.predict(q, jnp.asarray(x))
@@ -212,11 +212,11 @@ def test_a_small_network_predicts_a_curve(key):
     start_key, fit_key, predict_key = jax.random.split(key, 3)
     q = fitted(fit_key, model, model.start(start_key), (x, y), steps=4000, rate=0.03)
     new = np.linspace(-1.9, 1.9, 40, dtype=np.float32)[:, None]
-    mean, deviation = model.predict(q, jnp.asarray(new), predict_key)
+    mean, sd = model.predict(q, jnp.asarray(new), predict_key)
     error = np.asarray(mean) - np.sin(2 * new[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.08  # the best line has an error of 0.61
-    assert (np.asarray(deviation) >= 0.1).all()
-    assert (np.abs(error) < 4 * np.asarray(deviation)).all()
+    assert (np.asarray(sd) >= 0.1).all()
+    assert (np.abs(error) < 4 * np.asarray(sd)).all()
 
 
 def test_a_small_network_tells_a_circle_from_its_surroundings(key):
@@ -253,8 +253,8 @@ def test_the_default_prior_of_a_network_keeps_its_function_of_order_one(key):
     """Var f = 1 + E[tanh²] ≤ 2 at any width; 2000 draws see it within 10 %."""
     for width in (5, 50):
         model = NeuralNetwork(3, hidden=(width,))
-        _, deviation = model.predict(model.prior, jnp.ones((1, 3)), key, draws=2000)
-        assert 1 < float(deviation[0]) ** 2 - 1 < 2.2
+        _, sd = model.predict(model.prior, jnp.ones((1, 3)), key, draws=2000)
+        assert 1 < float(sd[0]) ** 2 - 1 < 2.2
 
 
 @pytest.mark.parametrize(
@@ -350,8 +350,8 @@ def test_only_normal_sites_with_fixed_parameters_make_the_prior_a_gaussian():
     model = from_numpyro(hierarchical, (NUMBERS,))
     assert not model.has_gaussian_prior  # the effects' deviation is another site
     assert float(model.prior["width"].mean[0]) == pytest.approx(0.5)
-    assert float(model.prior["width"].deviation[0]) == pytest.approx(0.7)
-    assert float(model.prior["effects"].deviation[0]) == pytest.approx(3)
+    assert float(model.prior["width"].standard_deviation[0]) == pytest.approx(0.7)
+    assert float(model.prior["effects"].standard_deviation[0]) == pytest.approx(3)
     value = model.constrain({"width": jnp.array([0.2]), "effects": jnp.array([1.0, 2.0])})
     assert float(value["width"]) == pytest.approx(np.exp(0.2), rel=1e-6)
     np.testing.assert_array_equal(value["effects"], [1.0, 2.0])
@@ -393,7 +393,7 @@ def test_a_fit_of_a_numpyro_model_with_its_correction_agrees_with_nuts(key):
     q = fitted(fit_key, model, start, (y,))
     for name, values in draws.items():
         assert abs(float(q[name].mean[0]) - values.mean()) < 0.15 * values.std()
-        assert float(q[name].deviation[0]) == pytest.approx(values.std(), rel=0.1)
+        assert float(q[name].standard_deviation[0]) == pytest.approx(values.std(), rel=0.1)
     without = fitted(other_key, Uncorrected(model), start, (y,))
     assert abs(float(without["spread"].mean[0]) - draws["spread"].mean()) > 0.3 * draws["spread"].std()
 
@@ -406,9 +406,9 @@ def test_predictions_of_a_numpyro_model_are_those_of_its_posterior(key):
 
     ours = from_numpyro(model, (NUMBERS,))
     q = {"centre": DiagonalGaussian.of([2.0], [0.3])}
-    mean, deviation = ours.predict(q, (None, 4), key, draws=4000)
+    mean, sd = ours.predict(q, (None, 4), key, draws=4000)
     np.testing.assert_allclose(mean["y"], 2.0, atol=0.05)  # five standard errors
-    np.testing.assert_allclose(deviation["y"], np.hypot(0.3, 0.5), rtol=0.06)
+    np.testing.assert_allclose(sd["y"], np.hypot(0.3, 0.5), rtol=0.06)
 
 
 def centre(scale=1.0):

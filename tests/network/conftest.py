@@ -1,6 +1,8 @@
-"""Three clinics and their study between machines, all in this process: stations, and a post that calls them."""
+"""Three clinics and their study between machines, all in this process: site sessions, and a post that calls them."""
 
+import errno
 import json
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +14,24 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from tacit.config import Study, _toml, example_site, read_site, read_study
-from tacit.engines.nvflare import Arrival, Reply
 from tacit.families import FullGaussian
-from tacit.federated.messages import Broadcast, Message, decode, encode
+from tacit.federated.messages import Broadcast, Message, Refusal, decode, encode
+from tacit.files.example_site import _toml, example_site
+from tacit.files.site_file import read_site
+from tacit.files.study_file import StudyFile, read_study
 from tacit.network.agreement import Agreement
-from tacit.network.coordinator import Remote
-from tacit.network.station import Station
+from tacit.network.audit_log import AuditLog
+from tacit.network.channel import Arrival, Reply
+from tacit.network.remote import Remote
+from tacit.network.site_session import HELLO, SiteSession
 from tacit.privacy.ledger import Ledger
-from tacit.scaling import Scaling
-from tacit.study import Federation, Setup, conduct, name_of
+from tacit.study.coordinator import StudyResult, coordinate
+from tacit.study.folder import name_of
+from tacit.study.setup import Setup
+from tacit.tables.scaling import Scaling
 
-SEED, ROUNDS, PLACES, DELTA = 3, 3, 40, 1e-4
+SEED, ROUNDS, SLOTS, DELTA = 3, 3, 40, 1e-4
+NORTH = "north"
 RECORDS = {"north": 40, "south": 36, "west": 32}
 STUDY = f"""
 name = "clinics"
@@ -61,7 +69,7 @@ def records(name: str) -> pd.DataFrame:
 class Clinics:
     """A study file, and for each clinic a site file with what belongs to it, in a folder."""
 
-    Station: Any = Station
+    SiteSession: Any = SiteSession
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,15 +79,15 @@ class Clinics:
             records(name).to_csv(folder / name / f"{name}.csv", index=False)
             records(name).to_csv(folder / f"{name}.csv", index=False)
             self.set(name)
-        self.stations: dict[str, Any] = {}
+        self.sessions: dict[str, Any] = {}
         self._setup: Setup | None = None
 
-    def read(self, **settings: Any) -> Study:
+    def read(self, **settings: Any) -> StudyFile:
         """The study, with other settings above all tables; None leaves one out."""
         lines = [line for line in STUDY.splitlines() if line.split(" ")[0] not in settings]
         lines += [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
         for name in RECORDS:
-            lines += ["[[site]]", f'name = "{name}"', f'file = "{name}.csv"', f"places = {PLACES}"]
+            lines += ["[[site]]", f'name = "{name}"', f'file = "{name}.csv"', f"slots = {SLOTS}"]
         path = self.folder / "study.toml"
         path.write_text("\n".join(lines) + FACTS)
         return read_study(path)
@@ -109,18 +117,18 @@ class Clinics:
         return json.loads(Agreement.of(self.study).to_json())
 
     def open(self, name: str, sent: bytes | dict[str, Any] | None = None) -> Any:
-        """A clinic's station, made anew from its folder. sent: in place of the study that they agreed on."""
-        if name in self.stations:
-            self.stations[name].close()
+        """A clinic's session, made anew from its folder. sent: in place of the study that they agreed on."""
+        if name in self.sessions:
+            self.sessions[name].close()
         if isinstance(sent, dict):
             sent = json.dumps(sent).encode()
         data = Agreement.of(self.study).to_json() if sent is None else sent
-        self.stations[name] = self.Station(read_site(self.path(name)), data)
-        return self.stations[name]
+        self.sessions[name] = self.SiteSession(read_site(self.path(name)), data)
+        return self.sessions[name]
 
     def close(self) -> None:
-        for station in self.stations.values():
-            station.close()
+        for session in self.sessions.values():
+            session.close()
 
     def setup(self) -> Setup:
         """Of the public facts alone, as a coordinator has it."""
@@ -132,7 +140,7 @@ class Clinics:
         self, name: str, round: int = 0, phase: str = "inference", content: Any = None, scaling: Any = None, **more: Any
     ) -> Message:
         """What a clinic answers to a message. content, scaling: such as a coordinator might send, by default."""
-        return decode(self.stations[name](self.request(round, phase, content, scaling, **more))[0])
+        return decode(self.sessions[name](self.request(round, phase, content, scaling, **more))[0])
 
     def request(
         self, round: int = 0, phase: str = "inference", content: Any = None, scaling: Any = None, study: str = ""
@@ -158,13 +166,13 @@ class Clinics:
         for name in RECORDS:
             if name not in answers:
                 self.open(name)
-        sites = {name: answers.get(name) or self.stations[name] for name in RECORDS}
+        sites = {name: answers.get(name) or self.sessions[name] for name in RECORDS}
         return Remote(self.setup(), FakePost(sites), self.folder / "notes.json", forgives=False)  # type: ignore[arg-type]
 
-    def conduct(self, host: Remote | None = None, **more: Any) -> Federation:
-        """The whole study through their stations."""
+    def coordinate(self, host: Remote | None = None, **more: Any) -> StudyResult:
+        """The whole study through their sessions."""
         host = host or self.hosted()
-        return conduct(host.setup, self.folder / "out", host, **more)
+        return coordinate(host.setup, self.folder / "out", host, **more)
 
 
 Answers = Callable[[bytes], "tuple[bytes, str] | Arrival"]
@@ -191,6 +199,40 @@ def plain(scaling: Scaling) -> dict[str, np.ndarray]:
     """Scales of columns as messages carry them."""
     found = {"low": scaling.range.low, "high": scaling.range.high, "location": scaling.location, "scale": scaling.scale}
     return {name: np.asarray(value) for name, value in found.items()}
+
+
+# --- What tests say of a site's session -----------------------------------------------------------------------------
+
+
+def note_of(session: Any) -> dict[str, Any]:
+    """What it says beside its answers."""
+    answer, note = session(HELLO)
+    assert answer == b""
+    return json.loads(note)
+
+
+def log_of(clinics: Any, name: str = NORTH) -> AuditLog:
+    """The audit log of a clinic."""
+    return AuditLog(clinics.state(name) / "audit.jsonl")
+
+
+def check_refused(clinics: Any, session: Any, words: str) -> None:
+    """It says why, also to messages; nothing was charged, and what it says has no path in it."""
+    assert words in session.refusal
+    told = [session.refusal, json.dumps(note_of(session))]
+    for phase in ("scaling", "inference"):
+        answer = clinics.ask(NORTH, phase=phase)
+        assert isinstance(answer, Refusal)
+        assert words in answer.reason
+        told.append(answer.reason)
+    assert clinics.charged(NORTH) == 0
+    for text in told:
+        assert not any(part in text for part in (str(clinics.folder), "site.toml", ".csv", "/tmp"))
+
+
+def full(*arguments: Any, **settings: Any) -> Any:
+    """In place of something that writes: the disk is full."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.fixture

@@ -33,18 +33,22 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tacit.config import read_site, read_study
-from tacit.engines import certificates
-from tacit.engines.certificates import Kit
 from tacit.engines.coordinator import WITHDRAWN, Progress
-from tacit.engines.nvflare import Arrival, Reply
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode
+from tacit.files.site_file import read_site
+from tacit.files.study_file import read_study
+from tacit.network import certificates
 from tacit.network.agreement import Agreement
-from tacit.network.coordinator import Remote
-from tacit.network.station import HELLO, Journal, Station, asdict_of, folder_of
+from tacit.network.audit_log import AuditLog
+from tacit.network.certificates import Kit
+from tacit.network.channel import Arrival, Reply
+from tacit.network.remote import Remote
+from tacit.network.site_session import HELLO, SiteSession, asdict_of, folder_of
 from tacit.privacy.events import Event, Repeated, compose
 from tacit.privacy.ledger import Ledger
-from tacit.study import FACTOR_GAP, Federation, Setup, conduct, name_of
+from tacit.study.coordinator import FACTOR_GAP, StudyResult, coordinate
+from tacit.study.folder import name_of
+from tacit.study.setup import Setup
 
 NAMES = ("north", "south", "east", "west", "centre")
 TAG = "TACIT_DRILL"  # in the environment of every process of a consortium: by it they are found, and ended
@@ -132,7 +136,7 @@ class Consortium:
         lines += ["[facts]", 'classes = ["no", "yes"]', "[facts.bounds]", "age = [20, 80]", "dose = [0, 10]"]
         lines += ["[facts.categories]", 'sex = ["f", "m"]']
         for name in self.names:
-            lines += ["[[site]]", f'name = "{name}"', f'file = "{name}.csv"', "places = 128"]
+            lines += ["[[site]]", f'name = "{name}"', f'file = "{name}.csv"', "slots = 128"]
             lines += [f"epsilon = {budgets[name]}"] if name in budgets else []
         self.study.write_text("\n".join(lines) + "\n")
 
@@ -234,13 +238,13 @@ class Consortium:
     # --- Without processes ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def stations(self) -> Iterator[dict[str, Station]]:
+    def sessions(self) -> Iterator[dict[str, SiteSession]]:
         """All sites in this process."""
         study = Agreement.of(read_study(self.study)).to_json()
-        found = {name: Station(read_site(self.site_file(name)), study) for name in self.names}
+        found = {name: SiteSession(read_site(self.site_file(name)), study) for name in self.names}
         yield found
-        for station in found.values():
-            station.close()
+        for session in found.values():
+            session.close()
 
     def asks(self) -> Callable[..., bytes]:
         """asks(round, moved): a request of inference, whose q is moved by so much."""
@@ -462,7 +466,7 @@ class Consortium:
 
     def _check_site(self, name: str) -> str:
         state = self.site_state(name)
-        Journal(state / "audit.jsonl").verify()
+        AuditLog(state / "audit.jsonl").verify()
         hashes: dict[tuple[str, int], set[str]] = {}
         for line in self.audit(name, "answered"):
             hashes.setdefault((line["study"], line["round"]), set()).add(line["answer"])
@@ -621,7 +625,7 @@ def of_ledger(module):
     module.Ledger.charge = charged
 
 
-def of_coordinator(module):
+def of_status(module):
     show = module.Status.show
 
     def shown(self, host, phase, done, *rest):
@@ -631,7 +635,7 @@ def of_coordinator(module):
     module.Status.show = shown
 
 
-def of_flare(module):
+def of_channel(module):
     carry = module.Post._carry
 
     def again(self, site, data):
@@ -651,20 +655,20 @@ def of_kits(module):
         module.Kit.check = lambda self: None
 
 
-def of_station(module):
+def of_session(module):
     if GIVEN.get("is_broken"):
         def broken(self, file, study):
             raise RuntimeError("broken on purpose")
 
-        module.Station.__init__ = broken
+        module.SiteSession.__init__ = broken
 
 
 PATCHES = {
-    "tacit.engines.certificates": of_kits,
-    "tacit.network.station": of_station,
+    "tacit.network.certificates": of_kits,
+    "tacit.network.site_session": of_session,
     "tacit.privacy.ledger": of_ledger,
-    "tacit.network.coordinator": of_coordinator,
-    "tacit.engines.nvflare": of_flare,
+    "tacit.network.status": of_status,
+    "tacit.network.channel": of_channel,
 }
 
 
@@ -788,8 +792,8 @@ class Shuffled:
 
     repeats = True
 
-    def __init__(self, stations: Mapping[str, Station], seed: int | None) -> None:
-        self.stations, self.sites = stations, list(stations)
+    def __init__(self, sessions: Mapping[str, SiteSession], seed: int | None) -> None:
+        self.sessions, self.sites = sessions, list(sessions)
         self._chance = None if seed is None else random.Random(seed)
         self._phase = ""
         self._requests: list[tuple[str, bytes]] = []
@@ -809,7 +813,7 @@ class Shuffled:
         while True:
             if self._requests and not (self._answers and self._toss()):
                 site, data = self._taken(self._requests)
-                answer = Reply(*self.stations[site](data))
+                answer = Reply(*self.sessions[site](data))
                 self._answers += [(site, answer)] * (2 if data != HELLO and self._toss() else 1)
             elif self._toss() or not self._requests:
                 return self._taken(self._answers)
@@ -821,9 +825,9 @@ class Shuffled:
         return bag.pop(0 if self._chance is None else self._chance.randrange(len(bag)))
 
 
-def _conducted(group: Consortium, out: Path, post: Shuffled) -> Federation:
+def _coordinated(group: Consortium, out: Path, post: Shuffled) -> StudyResult:
     out.mkdir(parents=True)
-    return conduct(group.setup, out, Remote(group.setup, post, out / "notes.json", forgives=False))  # type: ignore[arg-type]
+    return coordinate(group.setup, out, Remote(group.setup, post, out / "notes.json", forgives=False))  # type: ignore[arg-type]
 
 
 # --- The drills ---------------------------------------------------------------------------------------------------
@@ -984,13 +988,13 @@ def repeat_requests(folder: Path) -> str:
 @drill
 def reorder_answers(folder: Path) -> str:
     """in one process: requests and answers of all sites repeated and shuffled on their way"""
-    with Consortium(folder) as group, group.stations() as stations:
-        shuffled = _conducted(group, folder / "shuffled", Shuffled(stations, seed=1))
+    with Consortium(folder) as group, group.sessions() as sessions:
+        shuffled = _coordinated(group, folder / "shuffled", Shuffled(sessions, seed=1))
         words = group.check_sites()
         reasons = [site["refused"] for site in shuffled.sites]
         expect(reasons == [None] * 3 and shuffled.communications == 3 * 6, f"{shuffled.communications}, {reasons}")
-    with Consortium(folder / "again") as group, group.stations() as stations:
-        plain = _conducted(group, folder / "plain", Shuffled(stations, seed=None))
+    with Consortium(folder / "again") as group, group.sessions() as sessions:
+        plain = _coordinated(group, folder / "plain", Shuffled(sessions, seed=None))
         found = [(block.mean.tolist(), block.covariance.tolist()) for block in plain.posterior.blocks.values()]
         other = [(block.mean.tolist(), block.covariance.tolist()) for block in shuffled.posterior.blocks.values()]
         expect(found == other, "the order of messages changed the posterior")
@@ -1092,8 +1096,8 @@ def ask_for_too_much(folder: Path) -> str:
 @drill
 def lie_about_rounds(folder: Path) -> str:
     """in one process: a coordinator that asks for earlier rounds, huge ones, and the same ones with another q"""
-    with Consortium(folder) as group, group.stations() as stations:
-        south, asks = stations["south"], group.asks()
+    with Consortium(folder) as group, group.sessions() as sessions:
+        south, asks = sessions["south"], group.asks()
         first = south(asks(0))[0]
         expect(south(asks(0))[0] == first, "a round was answered in two ways")
         expect(south(asks(0, moved=1.0))[0] == first, "a repeated round with another q was made anew")

@@ -20,8 +20,8 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic, new_cell_message
 
-from tacit.engines import nvflare
-from tacit.engines.certificates import Kit
+from tacit.network import channel as nvflare
+from tacit.network.certificates import Kit
 
 TIMEOUT = 0.15  # seconds for each that is tried
 MARK = "it-ran"  # the file that code of a job would leave in the site's folder

@@ -1,17 +1,17 @@
-"""What parties must know alike: one text for one study, and one sentence for whatever is none."""
+"""The agreement: one text for one study, and a refusal in one sentence for anything else."""
 
 import copy
 import json
 import math
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.network.agreement import MOST_ROUNDS, Agreement, form_of
-from tacit.study import Plan, name_of
+from tacit.network.agreement import MOST_ROUNDS, Agreement, TableForm
+from tacit.study.folder import name_of
+from tacit.study.plan import Plan
 
 SENTENCE = r"^the study that was sent cannot be read \(.+\); use the same version of tacit$"
 
@@ -22,7 +22,7 @@ def test_an_agreement_is_the_same_at_both_ends(clinics: Any) -> None:
     assert found == sent
     assert found.to_json() == sent.to_json()
     table = clinics.study.outline()[0][0].table
-    assert found.form == form_of(table)
+    assert found.table == TableForm.of(table)
     assert name_of(found.setup(table)) == name_of(sent.setup(table))
 
 
@@ -35,7 +35,7 @@ def test_it_holds_no_path_no_code_and_no_record(clinics: Any) -> None:
     assert not any(line in text for line in lines)
 
 
-def test_other_plans_columns_budgets_and_places_are_other_studies(clinics: Any) -> None:
+def test_other_plans_columns_budgets_and_slots_are_other_studies(clinics: Any) -> None:
     def renamed(change: Any) -> str:
         plain = clinics.agreement()
         change(plain)
@@ -46,8 +46,8 @@ def test_other_plans_columns_budgets_and_places_are_other_studies(clinics: Any) 
         renamed(lambda plain: None),
         renamed(lambda plain: plain["plan"].update(rounds=2)),
         renamed(lambda plain: plain["plan"].update(prior_deviation=2.0)),
-        renamed(lambda plain: plain["sites"][2].__setitem__(1, 1.0)),
-        renamed(lambda plain: plain["sites"][2].__setitem__(3, 41)),
+        renamed(lambda plain: plain["sites"][2].update(epsilon=1.0)),
+        renamed(lambda plain: plain["sites"][2].update(slots=41)),
         renamed(lambda plain: plain["sites"].pop()),
     }
     assert len(names) == 6
@@ -84,7 +84,7 @@ def put(plain: dict[str, Any], value: Any, *places: Any) -> bytes:
 
 
 FORGED: list[tuple[Any, tuple[Any, ...]]] = [
-    (2, ("format",)),
+    (1, ("format",)),
     ("import os", ("code",)),
     ("import os", ("plan", "code")),
     (None, ("plan",)),
@@ -100,12 +100,12 @@ FORGED: list[tuple[Any, tuple[Any, ...]]] = [
     (0.0, ("plan", "prior_deviation")),
     (-1.0, ("plan", "prior_deviation")),
     (0.0, ("plan", "noise_scale")),
-    (-3, ("plan", "steps")),
-    (10**400, ("plan", "clip")),
-    ("poisson", ("plan", "link")),
+    (-3, ("plan", "vi", "steps")),
+    (10**400, ("plan", "vi", "clip")),
+    ("poisson", ("plan", "model")),
     ("sgld", ("plan", "method")),
     ("nobody", ("plan", "unit")),
-    (1, ("plan", "is_adaptive")),
+    (1, ("plan", "vi", "is_adaptive")),
     ("", ("plan", "name")),
     ("..", ("plan", "name")),
     ("../../evil", ("plan", "name")),
@@ -118,32 +118,33 @@ FORGED: list[tuple[Any, tuple[Any, ...]]] = [
     (3, ("sites",)),
     ("ab", ("sites",)),
     (["north"], ("sites", 0)),
-    (["north", 2.0, 1e-4, 40, 1], ("sites", 0)),
-    (7, ("sites", 0, 0)),
-    ("", ("sites", 0, 0)),
-    ("a\x1b[2J", ("sites", 0, 0)),
-    ("a" * 201, ("sites", 0, 0)),
-    ("2", ("sites", 0, 1)),
-    (True, ("sites", 0, 1)),
-    (0, ("sites", 0, 1)),
-    (-1.0, ("sites", 0, 1)),
-    (math.nan, ("sites", 0, 1)),
-    (math.inf, ("sites", 0, 1)),
-    (10**400, ("sites", 0, 1)),
-    (0.0, ("sites", 0, 2)),
-    (1.0, ("sites", 0, 2)),
-    (math.nan, ("sites", 0, 2)),
-    (40.0, ("sites", 0, 3)),
-    (True, ("sites", 0, 3)),
-    (0, ("sites", 0, 3)),
-    (10**400, ("sites", 0, 3)),
+    (["north", 2.0, 1e-4, 40], ("sites", 0)),
+    (1, ("sites", 0, "more")),
+    (7, ("sites", 0, "name")),
+    ("", ("sites", 0, "name")),
+    ("a\x1b[2J", ("sites", 0, "name")),
+    ("a" * 201, ("sites", 0, "name")),
+    ("2", ("sites", 0, "epsilon")),
+    (True, ("sites", 0, "epsilon")),
+    (0, ("sites", 0, "epsilon")),
+    (-1.0, ("sites", 0, "epsilon")),
+    (math.nan, ("sites", 0, "epsilon")),
+    (math.inf, ("sites", 0, "epsilon")),
+    (10**400, ("sites", 0, "epsilon")),
+    (0.0, ("sites", 0, "delta")),
+    (1.0, ("sites", 0, "delta")),
+    (math.nan, ("sites", 0, "delta")),
+    (40.0, ("sites", 0, "slots")),
+    (True, ("sites", 0, "slots")),
+    (0, ("sites", 0, "slots")),
+    (10**400, ("sites", 0, "slots")),
     ([1], ("columns",)),
     (["a\nb"], ("columns",)),
     (3, ("columns",)),
     ({}, ("target",)),
-    (None, ("form",)),
-    ({}, ("form",)),
-    ([], ("form",)),
+    (None, ("table",)),
+    ({}, ("table",)),
+    ([], ("table",)),
 ]
 
 
@@ -163,12 +164,12 @@ def test_bytes_that_are_no_agreement_are_refused_in_one_sentence(data: bytes) ->
 
 
 PLAIN = {
-    "format": 1,
+    "format": 2,
     "columns": ["age"],
     "target": "ill",
-    "form": {"names": [], "numbers": [], "low": [], "high": [], "classes": None},
-    "sites": [["north", 2.0, 1e-4, 40]],
-    "plan": asdict(Plan("logistic")),
+    "table": {"names": [], "numbers": [], "low": [], "high": [], "classes": None},
+    "sites": [{"name": "north", "epsilon": 2.0, "delta": 1e-4, "slots": 40}],
+    "plan": Plan("logistic").model_dump(),
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tacit.engines import certificates
-from tacit.engines.certificates import COORDINATOR, Kit, check_site_name, provision
+from tacit.network import certificates
+from tacit.network.certificates import COORDINATOR, Kit, check_site_name, provision
 
 SITES = ("north", "south")
 
@@ -183,11 +183,11 @@ def test_expired_and_unknown_certificates_are_refused(tmp_path: Path, is_known: 
 def test_a_folder_that_is_no_kit_is_refused_in_a_sentence(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     kit = kits(provisioned(tmp_path / "network"))["north"]
     spoil(kit)
-    with pytest.raises(ValueError, match=r"is no start-up kit|is not of the kit's authority"):
+    with pytest.raises(ValueError, match=r"is not a start-up kit|is not of the kit's authority"):
         Kit.read(kit)
 
 
 def test_a_coordinator_that_cannot_be_reached_is_named(network: Path) -> None:
     kit = Kit.read(kits(network)["north"])
     gone = Kit(kit.folder, kit.name, "localhost", 1)
-    assert certificates.trouble(gone) == "the coordinator cannot be reached; trying again until it can"
+    assert certificates.trouble(gone) == "the coordinator cannot be reached; still trying"

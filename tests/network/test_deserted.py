@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("nvflare")
 
 from tacit.engines.coordinator import Deserted
-from tacit.engines.nvflare import Lost
-from tacit.network.station import HELLO
+from tacit.network.channel import Lost
+from tacit.network.site_session import HELLO
 
 
 # One after the other, two sites lose a turn before the third is missed: a site that is away stops nobody else.
@@ -24,15 +24,15 @@ def test_no_round_passes_by_while_nobody_is_there(clinics: Any, schedule: str, t
         def answer(data: bytes) -> Any:
             nonlocal asked
             asked += data != HELLO
-            return Lost("it cannot be reached") if asked > last else clinics.stations[name](data)
+            return Lost("it cannot be reached") if asked > last else clinics.sessions[name](data)
 
         return answer
 
     parts = {name: behind(name) for name in ("north", "south", "west")}
     with pytest.raises(Deserted):
-        clinics.conduct(clinics.hosted(**parts))
+        clinics.coordinate(clinics.hosted(**parts))
     last = 10**6
-    found = clinics.conduct(clinics.hosted(**parts))
+    found = clinics.coordinate(clinics.hosted(**parts))
     assert found.communications == taken == sum(site["updates"] for site in found.sites)
     assert sum(clinics.charged(name) for name in parts) == taken + 3  # and the scaling
     assert [site["refused"] for site in found.sites] == [None] * 3

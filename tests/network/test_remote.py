@@ -1,4 +1,4 @@
-"""The coordinator's view of sites elsewhere: a whole study through stations, and sites of which nothing is believed."""
+"""The coordinator's view of sites elsewhere: a whole study through sessions, and sites of which nothing is believed."""
 
 import json
 import math
@@ -14,25 +14,28 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from tacit.engines.nvflare import Failed, Lost, Reply
 from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
 from tacit.network.agreement import Agreement
-from tacit.network.coordinator import MOST_NOTE, Remote, Session, Status, withdrawn
-from tacit.network.station import HELLO
+from tacit.network.channel import Failed, Lost, Reply
+from tacit.network.coordinator_session import CoordinatorSession
+from tacit.network.remote import MOST_NOTE, Remote
+from tacit.network.site_session import HELLO
+from tacit.network.status import Status, withdrawn
 from tacit.privacy import accounting
 from tacit.privacy.events import Gaussian, NonPrivate
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.statement import Statement
 from tacit.report import studied
 from tacit.report.dashboard import Board
-from tacit.study import Federation, federate
+from tacit.study.coordinator import StudyResult
+from tacit.study.front import federate
 
 pytestmark = pytest.mark.xdist_group("clinics")  # one process, so that their programs are compiled once
 
 NAMES, ROUNDS, DELTA = ("north", "south", "west"), 3, 1e-4
 
 
-def plain(found: Federation) -> dict[str, Any]:
+def plain(found: StudyResult) -> dict[str, Any]:
     """A posterior as its file has it, but for who keeps the ledgers."""
     with tempfile.TemporaryDirectory() as folder:
         found.posterior.save(Path(folder) / "posterior.json")
@@ -40,11 +43,11 @@ def plain(found: Federation) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in ("statement", "statement_text")}
 
 
-def row(found: Federation, name: str) -> dict[str, Any]:
+def row(found: StudyResult, name: str) -> dict[str, Any]:
     return next(row for row in found.sites if row["name"] == name)
 
 
-def check(clinics: Any, found: Federation, *honest: str) -> None:
+def check(clinics: Any, found: StudyResult, *honest: str) -> None:
     """The honest ones made all their updates, within their budgets; q is the product of its factors."""
     for name in honest:
         assert (row(found, name)["updates"], row(found, name)["refused"]) == (ROUNDS, None)
@@ -62,8 +65,8 @@ KNOWN: dict[str, Any] = {}
 def honest(clinics: Any) -> dict[str, Any]:
     """The posterior of the study in one process."""
     if "all" not in KNOWN:
-        members, _ = clinics.study.gather()
-        KNOWN["all"] = plain(federate(clinics.study.plan, members, insecure_seed=3))
+        sites, _ = clinics.study.gather()
+        KNOWN["all"] = plain(federate(clinics.study.plan, sites, insecure_seed=3))
     return KNOWN["all"]
 
 
@@ -74,7 +77,7 @@ def honest_two(clinics: Any) -> dict[str, Any]:
         others = type(clinics)(clinics.folder / "two")
         host = others.hosted()
         host.post.sites.remove("west")
-        KNOWN["two"] = plain(others.conduct(host, at_least=2))
+        KNOWN["two"] = plain(others.coordinate(host, at_least=2))
         others.close()
     return KNOWN["two"]
 
@@ -83,9 +86,9 @@ def honest_two(clinics: Any) -> dict[str, Any]:
 
 
 def test_a_study_between_stations_is_that_of_one_process_bit_for_bit(clinics: Any) -> None:
-    found = clinics.conduct()
-    members, _ = clinics.study.gather()
-    alone = federate(clinics.study.plan, members, out=clinics.folder / "alone", insecure_seed=3)
+    found = clinics.coordinate()
+    sites, _ = clinics.study.gather()
+    alone = federate(clinics.study.plan, sites, out=clinics.folder / "alone", insecure_seed=3)
     assert plain(found) == plain(alone)
     assert found.sites == alone.sites
     assert all("spent" in row for row in alone.history), "which sites elsewhere tell the coordinator alone"
@@ -118,15 +121,15 @@ def test_so_is_every_kind_of_study(clinics: Any, case: str) -> None:
     clinics.study = clinics.read(**OTHERS[case])
     for name in NAMES:
         clinics.set(name)
-    found = clinics.conduct()
-    members, _ = clinics.study.gather()
-    alone = federate(clinics.study.plan, members, out=clinics.folder / "alone", insecure_seed=3)
+    found = clinics.coordinate()
+    sites, _ = clinics.study.gather()
+    alone = federate(clinics.study.plan, sites, out=clinics.folder / "alone", insecure_seed=3)
     assert plain(found) == plain(alone)
     assert found.released == alone.released
     assert found.sites == alone.sites
     for name in NAMES:
         statement = found.posterior.statement["sites"][name]
-        assert statement["epsilon"] == pytest.approx(clinics.stations[name].allowance.spent(), rel=1e-3)
+        assert statement["epsilon"] == pytest.approx(clinics.sessions[name].allowance.spent(), rel=1e-3)
         assert statement["epsilon"] <= clinics.ledger(name).spent() <= 2.0  # by a rule that costs more, of samples
 
 
@@ -140,21 +143,21 @@ def test_a_study_that_goes_on_in_another_sitting_gives_the_same(clinics: Any) ->
             raise Stop
 
     with pytest.raises(Stop):
-        clinics.conduct(observe=stop_after)
+        clinics.coordinate(observe=stop_after)
     spent = {name: clinics.charged(name) for name in NAMES}
     assert set(spent.values()) == {1 + 2}
-    found = clinics.conduct()
+    found = clinics.coordinate()
     check(clinics, found, *NAMES)
     assert plain(found) == honest(clinics)
 
 
 def test_a_coordinator_that_lost_its_state_charges_nobody_again(clinics: Any) -> None:
-    first = clinics.conduct()
+    first = clinics.coordinate()
     heads = {name: clinics.ledger(name).head() for name in NAMES}
     for place in (clinics.folder / "out").iterdir():
         place.unlink()
     (clinics.folder / "notes.json").unlink()
-    again = clinics.conduct()
+    again = clinics.coordinate()
     assert heads == {name: clinics.ledger(name).head() for name in NAMES}
     assert again.communications == 3  # of each site its last answer, from its store
     assert all(past["factor_gap"] < 1e-4 for past in again.history)
@@ -163,7 +166,7 @@ def test_a_coordinator_that_lost_its_state_charges_nobody_again(clinics: Any) ->
 
 def test_sites_that_answer_when_they_like_finish_too(clinics: Any) -> None:
     clinics.study = clinics.read(schedule="asynchronous")
-    found = clinics.conduct()
+    found = clinics.coordinate()
     check(clinics, found, *NAMES)
     assert found.communications == 3 * ROUNDS
 
@@ -177,7 +180,7 @@ def test_a_site_that_withdraws_is_divided_out_and_asked_no_more(clinics: Any) ->
             (out / "withdraw" / "west").touch()
             (out / "withdraw" / "nobody").touch()
 
-    found = clinics.conduct(host, observe=observe, withdrawn=lambda: withdrawn(out, host.names))
+    found = clinics.coordinate(host, observe=observe, withdrawn=lambda: withdrawn(out, host.names))
     check(clinics, found, "north", "south")
     assert row(found, "west")["refused"] == "withdrawn on request"
     assert clinics.charged("west") == 2
@@ -186,7 +189,7 @@ def test_a_site_that_withdraws_is_divided_out_and_asked_no_more(clinics: Any) ->
 def test_one_that_is_not_connected_is_away_and_the_others_go_on(clinics: Any) -> None:
     host = clinics.hosted()
     host.post.sites.remove("west")
-    found = clinics.conduct(host, at_least=2)
+    found = clinics.coordinate(host, at_least=2)
     check(clinics, found, "north", "south")
     assert row(found, "west")["refused"] == "it is not connected"
     assert clinics.charged("west") == 0
@@ -195,13 +198,13 @@ def test_one_that_is_not_connected_is_away_and_the_others_go_on(clinics: Any) ->
 
 # --- One is not ---------------------------------------------------------------------------------------------------
 
-Station = Callable[[bytes], tuple[bytes, str]]
-Liar = Callable[[Station, bytes], Any]
+SiteSession = Callable[[bytes], tuple[bytes, str]]
+Liar = Callable[[SiteSession, bytes], Any]
 
 
-def changed(station: Station, request: bytes, change: Callable[[Update], Any]) -> Any:
-    """What a station answers, with its update replaced."""
-    data, note = station(request)
+def changed(session: SiteSession, request: bytes, change: Callable[[Update], Any]) -> Any:
+    """What a session answers, with its update replaced."""
+    data, note = session(request)
     if request == HELLO or not isinstance(answer := decode(data), Update):
         return data, note
     made = change(answer)
@@ -228,7 +231,7 @@ LIARS: dict[str, tuple[Liar, str]] = {
     "garbage": (lambda s, r: changed(s, r, lambda a: b"tacit\0" + bytes(99)), "its answer cannot be read"),
     "a question": (
         lambda s, r: changed(s, r, lambda a: Broadcast(a.study, a.round, {"x": np.zeros(1)})),
-        "its answer is no answer",
+        "it sent a message that is not an answer",
     ),
     "another's name": (lambda s, r: changed(s, r, lambda a: replace(a, site="north")), "its answer is signed 'north'"),
     "another study": (lambda s, r: changed(s, r, lambda a: replace(a, study="lung/inference")), "of lung/inference"),
@@ -245,16 +248,16 @@ LIARS: dict[str, tuple[Liar, str]] = {
 
 
 def with_liar(clinics: Any, lie: Liar) -> Remote:
-    """West is one; its station is sound, and stands behind it."""
-    station = clinics.open("west")
-    return clinics.hosted(west=lambda request: lie(station, request))
+    """West is one; its session is sound, and stands behind it."""
+    session = clinics.open("west")
+    return clinics.hosted(west=lambda request: lie(session, request))
 
 
 @pytest.mark.parametrize("case", LIARS)
 def test_the_study_finishes_without_a_site_that_answers_wrongly(clinics: Any, case: str) -> None:
     """It is named with what was wrong, and q is what the honest ones alone would have come to."""
     lie, words = LIARS[case]
-    found = clinics.conduct(with_liar(clinics, lie), at_least=2)
+    found = clinics.coordinate(with_liar(clinics, lie), at_least=2)
     check(clinics, found, "north", "south")
     assert words in row(found, "west")["refused"]
     assert found.communications == 2 * ROUNDS
@@ -262,11 +265,11 @@ def test_the_study_finishes_without_a_site_that_answers_wrongly(clinics: Any, ca
 
 
 def test_an_old_answer_counts_for_nothing(clinics: Any) -> None:
-    """A site that sends its first answer again and again is passed over; a courier gives up on it in the end."""
-    station, kept = clinics.open("west"), []
+    """A site that sends its first answer again and again is passed over; a transport gives up on it in the end."""
+    session, kept = clinics.open("west"), []
 
     def lie(request: bytes) -> Any:
-        data, note = station(request)
+        data, note = session(request)
         if request == HELLO or "scaling" in decode(request).study:
             return data, note
         kept.append(data)
@@ -276,7 +279,7 @@ def test_an_old_answer_counts_for_nothing(clinics: Any) -> None:
         return (kept[0], note) if request else Lost("it did not answer")
 
     clinics.host = clinics.hosted(west=lambda request: lie(request) if request else Lost("it did not answer"))
-    found = clinics.conduct(clinics.host)
+    found = clinics.coordinate(clinics.host)
     check(clinics, found, "north", "south")
     assert found.communications == 2 * ROUNDS + 1
     assert row(found, "west")["refused"] == "it did not answer"
@@ -343,7 +346,7 @@ def test_of_a_note_nothing_is_kept_that_an_honest_site_would_not_say(clinics: An
 def test_a_note_that_lies_changes_only_what_is_said_of_its_site(clinics: Any, case: str) -> None:
     """Beside honest answers: the posterior is the same to the bit, and the study neither stops nor ends early."""
     note = text_of(case)
-    found = clinics.conduct(with_liar(clinics, lambda station, request: (station(request)[0], note)), at_least=2)
+    found = clinics.coordinate(with_liar(clinics, lambda session, request: (session(request)[0], note)), at_least=2)
     assert plain(found) == honest(clinics)
     check(clinics, found, "north", "south")
     assert found.communications == 3 * ROUNDS
@@ -367,9 +370,9 @@ def test_a_note_as_deep_as_can_be_read_can_be_written_too(clinics: Any) -> None:
 def test_two_of_three_that_lie_about_rounds_do_not_stop_the_third(clinics: Any) -> None:
     """They can shorten the study, if they are most of its sites; each still answers within its plan."""
     lies = json.dumps({"rounds": {"scaling": 10**18, "inference": 10**18}})
-    stations = {name: clinics.open(name) for name in ("south", "west")}
-    host = clinics.hosted(**{name: lambda r, s=station: (s(r)[0], lies) for name, station in stations.items()})
-    found = clinics.conduct(host, at_least=1)
+    sessions = {name: clinics.open(name) for name in ("south", "west")}
+    host = clinics.hosted(**{name: lambda r, s=session: (s(r)[0], lies) for name, session in sessions.items()})
+    found = clinics.coordinate(host, at_least=1)
     assert found.communications == 3
     assert row(found, "north")["updates"] == 1
 
@@ -408,7 +411,9 @@ def test_a_session_keeps_what_a_dashboard_shows(clinics: Any, monkeypatch: pytes
     monkeypatch.setattr(studied, "write", lambda *_: None)  # is not what takes part here
     post: Any = clinics.hosted(south=lambda request: Lost("it is not connected")).post
     statuses: list[Any] = []
-    Session(clinics.study, Agreement.of(clinics.study), out, 2, is_watched=True, watch=statuses.append).hold(post)
+    CoordinatorSession(clinics.study, Agreement.of(clinics.study), out, 2, is_watched=True, watch=statuses.append).hold(
+        post
+    )
     assert [found["done"] for found in statuses if found["phase"] == "inference"] == list(range(1, ROUNDS + 1))
     board = Board()
     board.follow(out)
@@ -431,7 +436,7 @@ def stated(host: Remote, name: str) -> Statement:
 def test_what_a_site_said_that_it_released_stays_said(clinics: Any) -> None:
     """One that refuses now, or is away at the end, has released what it has."""
     host = clinics.hosted()
-    clinics.conduct(host)
+    clinics.coordinate(host)
     before = {name: stated(host, name) for name in NAMES}
     assert all(statement.seeded for statement in before.values())
     host.note("north", Reply(b"", json.dumps({"study": "x", "refusal": "no more"})))
@@ -461,12 +466,12 @@ def test_nothing_is_charged_at_any_site_where_too_few_accept(clinics: Any, sched
     poor(clinics, "south")
     clinics.set("west", epsilon=1.5)
     with pytest.raises(ValueError, match="1 of 3 sites accept the study and at least 3 must, so nothing was") as error:
-        clinics.conduct()
+        clinics.coordinate()
     assert "south: what is left of this site's budget does not pay for the study" in str(error.value)
     assert "west: epsilon=2 is asked for; expected at most 1.5 here" in str(error.value)
     assert [clinics.charged(name) for name in NAMES] == [0, 1, 0]
     with pytest.raises(ValueError, match="1 of 3 sites accept the study and at least 2 must"):
-        clinics.conduct(at_least=2)
+        clinics.coordinate(at_least=2)
     assert [clinics.charged(name) for name in NAMES] == [0, 1, 0]
 
 
@@ -481,7 +486,7 @@ def test_a_site_that_refused_has_no_part_and_no_statement_of_releases(clinics: A
         return south(request)
 
     said: list[str] = []
-    found = clinics.conduct(clinics.hosted(south=counted), at_least=2, say=said.append)
+    found = clinics.coordinate(clinics.hosted(south=counted), at_least=2, say=said.append)
     check(clinics, found, "north", "west")
     assert clinics.charged("south") == 1
     assert "message" not in asked
@@ -503,10 +508,10 @@ def test_a_site_that_refused_has_no_part_and_no_statement_of_releases(clinics: A
 
 def test_a_site_whose_budget_was_spent_since_it_accepted_says_so_in_its_note(clinics: Any) -> None:
     """By a study, or anything else, that charges the same ledger; but not of a study that it has begun."""
-    station = clinics.open("north")
-    assert json.loads(station(HELLO)[1])["refusal"] == ""
+    session = clinics.open("north")
+    assert json.loads(session(HELLO)[1])["refusal"] == ""
     clinics.ledger("north").charge(Gaussian(2.5), study="earlier/inference", round=0)
-    assert "does not pay for the study" in json.loads(station(HELLO)[1])["refusal"]
+    assert "does not pay for the study" in json.loads(session(HELLO)[1])["refusal"]
     clinics.set("north", spent=False)
     told = json.loads(clinics.open("north")(HELLO)[1])["refusal"]
     assert told == "what is left of this site's budget does not pay for the study; lower epsilon or leave it out"
@@ -517,17 +522,17 @@ def test_a_site_whose_budget_was_spent_since_it_accepted_says_so_in_its_note(cli
 
 
 def test_one_that_is_away_at_the_beginning_does_not_accept_and_may_come_later(clinics: Any) -> None:
-    station = clinics.open("west")
+    session = clinics.open("west")
     host = clinics.hosted(west=lambda request: Lost("it did not answer"))
     with pytest.raises(ValueError, match=r"2 of 3 sites accept.*\(west: it did not answer\)"):
-        clinics.conduct(host)
+        clinics.coordinate(host)
     assert [clinics.charged(name) for name in NAMES] == [0, 0, 0]
 
     def observe(phase: str, done: int, *rest: Any) -> None:
         if (phase, done) == ("inference", 1):
-            host.post.answers["west"] = station
+            host.post.answers["west"] = session
 
-    found = clinics.conduct(host, at_least=2, observe=observe)
+    found = clinics.coordinate(host, at_least=2, observe=observe)
     assert [row(found, name)["updates"] for name in NAMES] == [3, 3, 2]
     assert clinics.charged("west") == 2
 
@@ -543,15 +548,15 @@ def test_who_refused_is_asked_again_when_the_command_is_given_again_and_else_nev
             raise Stop
 
     with pytest.raises(Stop):
-        clinics.conduct(at_least=2, observe=stop_after)
+        clinics.coordinate(at_least=2, observe=stop_after)
     (clinics.state("west") / "ledger.sqlite").unlink(missing_ok=True)
     clinics.set("west")
     with pytest.raises(Stop):
-        clinics.conduct(observe=lambda phase, done, *rest: stop_after(phase, done - 1))
+        clinics.coordinate(observe=lambda phase, done, *rest: stop_after(phase, done - 1))
     assert clinics.charged("west") == 0
     host = clinics.hosted()
     host.forgives = True
-    found = clinics.conduct(host)
+    found = clinics.coordinate(host)
     assert [row(found, name)["updates"] for name in NAMES] == [3, 3, 1]
 
 
@@ -562,7 +567,7 @@ def test_a_statement_says_that_a_sites_budget_was_raised(clinics: Any) -> None:
         clinics.ledger(name).extend(6.0)
     clinics.set("north", epsilon=6.0)
     clinics.set("west", epsilon=6.0, spent=False)
-    stated = clinics.conduct(clinics.hosted()).posterior.statement["sites"]
+    stated = clinics.coordinate(clinics.hosted()).posterior.statement["sites"]
     said = {name: " ".join(stated[name]["notes"]) for name in NAMES}
     assert "the budget, ε = 6 at δ" in said["north"]
     assert "the budget was raised from ε = 4 to 6, which is covered if" in said["north"]
@@ -579,7 +584,7 @@ def test_a_status_names_what_the_study_spent_and_what_the_ledger_has_in_all(
     clinics.ledger("north").charge(Gaussian(2.0), study="earlier/inference", round=0)
     clinics.set("west", spent=False)
     host = clinics.hosted()
-    found = clinics.conduct(host)
+    found = clinics.coordinate(host)
     status = Status(tmp_path, "clinics", host.setup)
     status.show(host, "inference", 3, 3, {}, {})
     sites = json.loads((tmp_path / "status.json").read_text())["sites"]

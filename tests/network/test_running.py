@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from tacit.config import read_site
-from tacit.network import running
-from tacit.network.coordinator import withdrawn
-from tacit.network.station import Journal
+from tacit.files.site_file import read_site
+from tacit.network import certificates, join, provision, serve
+from tacit.network.agreement import Agreement
+from tacit.network.audit_log import AuditLog
+from tacit.network.status import withdrawn
 
 Run = Callable[..., tuple[int, str, str]]
 NAMES = ["north", "south", "west"]
@@ -26,14 +27,14 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(*arguments: Any, **rest: Any) -> Any:
         raise AssertionError("a connection was opened")
 
-    monkeypatch.setattr(running, "Exchange", opened)
-    monkeypatch.setattr(running, "Connection", opened)
+    monkeypatch.setattr(serve, "Exchange", opened)
+    monkeypatch.setattr(join, "Connection", opened)
 
 
 @pytest.fixture
 def network(clinics: Any) -> Path:
     """Kits of all sites of the study."""
-    running.init(clinics.study, clinics.folder / "network", [], "localhost", 8102)
+    provision.init(clinics.study, clinics.folder / "network", [], "localhost", 8102)
     return clinics.folder / "network"
 
 
@@ -72,14 +73,14 @@ def test_init_makes_kits_and_site_files_for_this_machine_alone_by_default(clinic
         assert json.loads((place / "kit" / "kit.json").read_text()) == {"name": name, "host": "localhost", "port": 8102}
     noted = json.loads((network / "network.json").read_text())
     assert noted == {"host": "localhost", "port": 8102, "sites": NAMES}
-    assert running.read_network(network) == noted
+    assert provision.read_network(network) == noted
 
 
 def test_init_says_what_to_do_next(clinics: Any, run: Run) -> None:
     network = clinics.folder / "network"
     code, out, _ = run("network", "init", clinics.study.path, "--sites", "south", "--out", network)
     assert code == 0
-    assert "Kits for 1 sites, which will dial localhost:8102:" in out
+    assert "Kits for 1 sites, which will connect to localhost:8102:" in out
     assert f"tacit join {network / 'sites' / 'south' / 'site.toml'}" in out
     assert f"{network / 'authority'} signs certificates: keep it off the network" in out
 
@@ -174,7 +175,7 @@ def test_serve_refuses_before_it_starts_anything(
 @pytest.mark.usefixtures("_no_network")
 def test_serve_needs_a_kit_of_every_site(clinics: Any, run: Run) -> None:
     network, out = clinics.folder / "network", clinics.folder / "out"
-    running.init(clinics.study, network, ["north", "south"], "localhost", 8102)
+    provision.init(clinics.study, network, ["north", "south"], "localhost", 8102)
     found = run("serve", clinics.study.path, "--network", network, "--out", out)
     check_refused(found, f"network={network} has no kit of site 'west'; make it by 'tacit network init'")
     assert not out.exists()
@@ -201,7 +202,7 @@ def test_a_study_that_is_finished_is_not_served_again(clinics: Any, network: Pat
     out.mkdir()
     (out / "result.json").write_text("{}")
     clinics.study.claim(out)
-    running.serve(clinics.study.path, network, out)
+    serve.serve(clinics.study.path, network, out)
     assert not (out / "serve.lock").exists()
 
 
@@ -219,15 +220,15 @@ def test_a_study_that_could_begin_waits_a_little_for_the_others(
 ) -> None:
     """Those that are there may refuse it: it would fail for want of sites that are about to connect."""
     clock, looks = [0.0], iter(times)
-    monkeypatch.setattr(running, "GATHERING", 3.0)
-    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(running.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1))
+    monkeypatch.setattr(serve, "GATHERING", 3.0)
+    monkeypatch.setattr(serve.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(serve.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1))
     exchange: Any = SimpleNamespace(connected=lambda: next(looks))
-    agreement = running.Agreement.of(clinics.study)
+    agreement = Agreement.of(clinics.study)
     patience = 20.0 if begun else math.inf
     out = clinics.folder / "out"
     out.mkdir()
-    assert running._wait_for(exchange, agreement, 2, patience, out, lambda words: None) == expected
+    assert serve._wait_for(exchange, agreement, 2, patience, out, lambda words: None) == expected
 
 
 # --- tacit join, up to its process --------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def test_a_study_that_could_begin_waits_a_little_for_the_others(
 
 @pytest.mark.usefixtures("_no_network")
 def test_join_needs_a_kit_of_its_own(clinics: Any, run: Run, network: Path) -> None:
-    check_refused(run("join", clinics.path("north")), "is no start-up kit; expected one of 'tacit network init'")
+    check_refused(run("join", clinics.path("north")), "is not a start-up kit; expected one made by 'tacit")
     (clinics.folder / "north" / "kit").symlink_to(network / "sites" / "south" / "kit")
     check_refused(run("join", clinics.path("north")), "is of 'south'; expected one of 'north'")
     assert not clinics.state("north").exists()
@@ -256,7 +257,7 @@ def test_state_and_kit_are_folders_of_their_own(clinics: Any, run: Run, network:
     """Who replaces a kit, or hands it on, must not touch the ledger."""
     (network / "sites" / "north" / "kit").rename(clinics.folder / "north" / "kit")
     clinics.set("north", state=state)
-    check_refused(run("join", clinics.path("north")), "are one inside the other; give them folders of their own")
+    check_refused(run("join", clinics.path("north")), "are one inside the other; give each a folder of its own")
     assert not list(clinics.folder.rglob("join.lock"))
 
 
@@ -266,7 +267,7 @@ def test_a_site_s_folders_are_its_own_and_nothing_in_them_is_removed(clinics: An
     job = clinics.folder / "north" / "kit" / "0f8fad5b-d9cb-469f-a165-70867728950e"
     job.mkdir()
     with pytest.raises(AssertionError, match="a connection was opened"):
-        running.join(clinics.path("north"), lambda words: None)
+        join.join(clinics.path("north"), lambda words: None)
     assert job.is_dir()
     assert clinics.state("north").stat().st_mode & 0o777 == 0o700
 
@@ -275,12 +276,12 @@ def test_a_holder_is_told_when_the_connection_changes_and_why(monkeypatch: pytes
     said: list[str] = []
     here = iter([False, False, True, True, False, False, False, True])
     connection: Any = SimpleNamespace(is_connected=lambda: next(here))
-    away = running.certificates.AWAY
+    away = certificates.AWAY
     troubles = iter([away, away, away, "its certificate is false", ""])
-    monkeypatch.setattr(running, "UNSETTLED", -1.0)
-    monkeypatch.setattr(running.certificates, "trouble", lambda kit: next(troubles))
+    monkeypatch.setattr(join, "UNSETTLED", -1.0)
+    monkeypatch.setattr(certificates, "trouble", lambda kit: next(troubles))
     kit: Any = SimpleNamespace(name="north")
-    watch = running._Watch(kit, connection, said.append)
+    watch = join._Watch(kit, connection, said.append)
     for _ in range(8):
         watch.look()
     connected = "north: connected to the coordinator; waiting for what it asks"
@@ -295,15 +296,15 @@ def test_a_holder_is_told_when_the_connection_changes_and_why(monkeypatch: pytes
 
 def test_a_holder_is_told_of_whole_lines_of_the_log_once(tmp_path: Path) -> None:
     path, said = tmp_path / "audit.jsonl", []
-    assert running._tell(path, 0, said.append) == 0
-    journal = Journal(path)
+    assert join._tell(path, 0, said.append) == 0
+    journal = AuditLog(path)
     journal.write("opened", "clinics-1", 0, b"", b"", "accepted")
-    seen = running._tell(path, 0, said.append)
+    seen = join._tell(path, 0, said.append)
     journal.write("refused", "clinics-1/inference", 4, b"", b"", "no budget")
     with path.open("ab") as file:
         file.write(b'{"half')
-    seen = running._tell(path, seen, said.append)
-    assert running._tell(path, seen, said.append) == seen
+    seen = join._tell(path, seen, said.append)
+    assert join._tell(path, seen, said.append) == seen
     assert [words[9:] for words in said] == [
         "opened round 0 of clinics-1: accepted",
         "refused round 4 of clinics-1/inference: no budget",

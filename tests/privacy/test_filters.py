@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tacit.privacy import accounting, filters
+from tacit.privacy import accounting, filters, parts
+from tacit.privacy.accountants import concentrated, renyi
 from tacit.privacy.events import (
     Composed,
     DistributedGaussian,
@@ -149,12 +150,12 @@ def test_the_renyi_filter_holds_for_the_same_analyst(noise: float) -> None:
 def test_the_reserve_for_imperfect_draws_is_a_box_of_its_own() -> None:
     """Were it to grow at the cost of noise, noise on some paths and draws on others would pass δ."""
     rule = Filter.of("gaussian", 1.0, 1e-5)
-    room = int(rule.reserve * 1e-5 / (1 + math.e) / accounting.NOISE_DRAW_ERROR)
+    room = int(rule.reserve * 1e-5 / (1 + math.e) / parts.NOISE_DRAW_ERROR)
     price = accounting.epsilon(Gaussian(50.0), 1e-5 * (1 - rule.reserve))
     assert rule.price(Gaussian(50.0, coordinates=room), 1.0, 1e-5) == price
     assert rule.price(Gaussian(50.0, coordinates=room + 1), 1.0, 1e-5) == math.inf
     assert accounting.epsilon(Gaussian(50.0, coordinates=10 * room), 1e-5) < 1.0
-    roomier = Filter.of("gaussian", 1.0, 1e-5, 10 * room * accounting.NOISE_DRAW_ERROR)
+    roomier = Filter.of("gaussian", 1.0, 1e-5, 10 * room * parts.NOISE_DRAW_ERROR)
     assert roomier.price(Gaussian(50.0, coordinates=10 * room), 1.0, 1e-5) < 1.0
 
 
@@ -169,8 +170,8 @@ def test_the_renyi_rule_costs_the_divergence_at_its_order_and_what_is_cut_off_is
     rule = Filter.of("renyi", 1.0, 1e-5)
     step = TruncatedPoissonSampled(0.1, 1000, 200, Gaussian(8.0, coordinates=10))
     ideal = Repeated(PoissonSampled(0.1, Gaussian(8.0)), 100)
-    (divergence,) = accounting.rdp(ideal, (rule.order,))
-    expected = divergence + accounting.renyi_spread(rule.order, 1e-5 * (1 - rule.reserve))
+    (divergence,) = renyi.rdp(ideal, (rule.order,))
+    expected = divergence + concentrated.renyi_spread(rule.order, 1e-5 * (1 - rule.reserve))
     assert rule.price(Repeated(step, 100), 1.0, 1e-5) == pytest.approx(expected, rel=1e-12)
     assert accounting.epsilon(ideal, 1e-5) < expected
     short = TruncatedPoissonSampled(0.1, 1000, 110, Gaussian(8.0))
@@ -221,7 +222,7 @@ def test_a_first_budget_has_room_for_its_plan_and_for_little_more() -> None:
     for plan in (bare, poisson):
         own = accounting.epsilon(plan, 1e-5)
         budget = filters.first(plan, own, 1e-5)
-        rule = Filter.of(filters.name_for(plan), budget, 1e-5, accounting.departure(plan))
+        rule = Filter.of(filters.name_for(plan), budget, 1e-5, parts.departure(plan))
         assert 0.99 * budget < rule.price(plan, budget, 1e-5) <= budget
     assert filters.first(bare, 1.0, 1e-5) == 1.0
     assert (filters.name_for(bare), filters.name_for(poisson)) == ("gaussian", "renyi")

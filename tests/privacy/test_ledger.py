@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tacit.privacy import accounting, ledger
+from tacit.privacy import accounting, ledger, ledger_file
+from tacit.privacy.accountants import concentrated, renyi
 from tacit.privacy.events import (
     Composed,
     Event,
@@ -28,7 +29,8 @@ from tacit.privacy.events import (
     compose,
 )
 from tacit.privacy.filters import in_theory
-from tacit.privacy.ledger import AlreadyCharged, BrokenLedger, BudgetExceeded, Ledger
+from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
+from tacit.privacy.ledger_file import BrokenLedger
 
 QUARTER = Laplace(4.0)  # ε = 0.25, at every δ
 STEP = Repeated(PoissonSampled(0.01, Gaussian(2.0, coordinates=10)), 20)
@@ -183,8 +185,8 @@ def test_the_table_itself_refuses_a_second_charge_for_a_round(tmp_path: Path, mo
         (compose(QUARTER, Laplace(4.0, unit="person")), "unit person, record"),
         (Gaussian(4.0, adjacency="replace-one"), "replace-one"),
         (FixedSizeSampled(100, 10, Gaussian(4.0)), "replace-one"),
-        (Scheduled((QUARTER,), 0), "no place in a file"),
-        (Event(), "no place in a file"),
+        (Scheduled((QUARTER,), 0), "cannot be stored"),
+        (Event(), "cannot be stored"),
         (PoissonSampled(0.5, Composed((QUARTER,))), "around one"),
     ],
 )
@@ -244,13 +246,13 @@ def test_bad_settings_are_refused_and_leave_no_file(tmp_path: Path, name: str, v
 def test_thousands_of_entries_are_priced_as_a_few(tmp_path: Path) -> None:
     """Entries are written by the ledger's own seal, in one transaction: what is timed is the charge after them."""
     made = make(tmp_path, epsilon=50.0, accountant="pld")
-    texts = [made._stored(STEP), made._stored(Gaussian(200.0))]
+    texts = [made.stored_form(STEP), made.stored_form(Gaussian(200.0))]
     previous = made.genesis
     with sqlite3.connect(made.path) as raw:
         for i in range(5000):
             values = (i + 1, "2026-01-01", "heart", i, texts[i % 2], 1.0, "", previous)
-            previous = ledger._hash(ledger._ENTRY, values)
-            raw.execute(f"INSERT INTO entries VALUES ({ledger._places([0] * 9)})", (*values, previous))
+            previous = ledger_file.hash_of(ledger_file.ENTRY, values)
+            raw.execute(f"INSERT INTO entries VALUES ({ledger_file.question_marks([0] * 9)})", (*values, previous))
     raw.close()
     begin = time.perf_counter()
     entry = made.charge(STEP, study="lung", round=0)
@@ -358,12 +360,12 @@ def test_a_tail_cut_off_shows_only_against_a_noted_head(tmp_path: Path) -> None:
 
 def test_a_chain_that_holds_but_passes_the_budget_is_refused(tmp_path: Path) -> None:
     """A program that seals entries without pricing them: with what it says, and with a lie about it."""
-    for spent, words in ((12.5, "entry 1 passes the budget"), (0.1, "its entries cost 12.5")):
+    for spent, words in ((12.5, "entry 1 exceeds the budget"), (0.1, "its entries cost 12.5")):
         made = make(tmp_path)
-        values = (1, "2026-01-01", "heart", 0, made._stored(Repeated(QUARTER, 50)), spent, "", made.genesis)
+        values = (1, "2026-01-01", "heart", 0, made.stored_form(Repeated(QUARTER, 50)), spent, "", made.genesis)
         with sqlite3.connect(made.path) as raw:
-            row = (*values, ledger._hash(ledger._ENTRY, values))
-            raw.execute(f"INSERT INTO entries VALUES ({ledger._places(row)})", row)
+            row = (*values, ledger_file.hash_of(ledger_file.ENTRY, values))
+            raw.execute(f"INSERT INTO entries VALUES ({ledger_file.question_marks(row)})", row)
         raw.close()
         with pytest.raises(BrokenLedger, match=words):
             made.verify()
@@ -376,13 +378,13 @@ def test_a_ledger_swapped_for_another_is_not_charged(tmp_path: Path) -> None:
     made = filled(tmp_path)
     (tmp_path / "other").mkdir()
     shutil.copy(make(tmp_path / "other").path, made.path)
-    with pytest.raises(BrokenLedger, match="another ledger"):
+    with pytest.raises(BrokenLedger, match="is not the ledger that was opened"):
         made.charge(QUARTER, study="heart", round=9)
 
 
 def test_a_budget_raised_in_memory_does_not_count(tmp_path: Path) -> None:
     made = make(tmp_path)
-    with pytest.raises(BrokenLedger, match="another ledger"):
+    with pytest.raises(BrokenLedger, match="is not the ledger that was opened"):
         dataclasses.replace(made, epsilon=100.0).charge(QUARTER, study="heart", round=0)
     assert made.entries() == ()
 
@@ -415,8 +417,8 @@ def test_a_renyi_ledger_keeps_the_order_it_was_made_with(tmp_path: Path) -> None
     for round, event in enumerate([STEP, Gaussian(20.0), Laplace(20.0), STEP]):
         made.charge(event, study="heart", round=round)
     whole = compose(Repeated(STEP, 2), Gaussian(20.0), Laplace(20.0))
-    (divergence,) = accounting.rdp(in_theory(whole), (18.0,))
-    assert made.spent() == pytest.approx(divergence + accounting.renyi_spread(18, 0.99e-5), rel=1e-12)
+    (divergence,) = renyi.rdp(in_theory(whole), (18.0,))
+    assert made.spent() == pytest.approx(divergence + concentrated.renyi_spread(18, 0.99e-5), rel=1e-12)
     (tmp_path / "other").mkdir()
     other = make(tmp_path / "other", epsilon=1.0, accountant="renyi(order=7, reserve=0.25)", timeout=5.0)
     assert Ledger.open(other.path).accountant == "renyi(order=7, reserve=0.25)"
@@ -464,7 +466,7 @@ def test_a_raised_budget_is_an_entry_that_forgets_nothing_and_is_said(tmp_path: 
     for wrong in (2.0, 1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"^epsilon="):
             opened.extend(wrong)
-    with pytest.raises(ValueError, match="stands for what raises the budget"):
+    with pytest.raises(ValueError, match="for entries that raise the budget"):
         opened.charge(third, study=ledger._EXTENSIONS, round=0)
     assert len(opened.entries()) == 4
 
@@ -489,13 +491,13 @@ def test_an_extension_cannot_be_slipped_in_or_taken_out(tmp_path: Path) -> None:
 def test_a_ledger_of_the_first_format_still_opens_and_is_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "_FORMAT", 1)
+    monkeypatch.setattr(ledger, "FORMAT", 1)
     made = make(tmp_path, accountant="pld", epsilon=5.0)
     monkeypatch.undo()
     old = Ledger.open(made.path)
     old.charge(STEP, study="heart", round=0)
     assert old.spent() == pytest.approx(accounting.epsilon(Repeated(STEP, 1), 1e-5))
-    monkeypatch.setattr(ledger, "_FORMAT", 3)
+    monkeypatch.setattr(ledger, "FORMAT", 3)
     (tmp_path / "other").mkdir()
     with pytest.raises(ValueError, match="is of ledger format 3; this version of tacit reads 1, 2"):
         make(tmp_path / "other")
@@ -528,7 +530,7 @@ def test_what_is_not_a_ledger_is_refused_by_name(tmp_path: Path) -> None:
         Ledger.open(tmp_path / "missing")
     with pytest.raises(ValueError, match="is not a file"):
         Ledger.open(tmp_path)
-    with pytest.raises(ValueError, match="expected a file to make in an existing folder"):
+    with pytest.raises(ValueError, match="expected a new file in an existing folder"):
         make(tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
 
@@ -579,7 +581,7 @@ def test_a_full_disk_refuses_the_charge_and_leaves_the_ledger_sound(
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", small)
-    with pytest.raises(ValueError, match="full; nothing may be read before a charge succeeds"):
+    with pytest.raises(ValueError, match="full; read no record before a charge succeeds"):
         made.charge(QUARTER, study="heart", round=9, note="x" * 100_000)
     monkeypatch.undo()
     assert made.verify() == made.entries()[4].hash
@@ -587,7 +589,7 @@ def test_a_full_disk_refuses_the_charge_and_leaves_the_ledger_sound(
 
 
 def test_a_ledger_whose_creation_failed_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "_SCHEMA", (*ledger._SCHEMA, "CREATE NONSENSE"))
+    monkeypatch.setattr(ledger, "SCHEMA", (*ledger_file.SCHEMA, "CREATE NONSENSE"))
     with pytest.raises(ValueError, match="syntax error"):
         make(tmp_path)
     assert list(tmp_path.iterdir()) == []

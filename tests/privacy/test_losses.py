@@ -10,7 +10,9 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import optimize, special
 
 from tacit.privacy import accounting as acc
-from tacit.privacy import losses
+from tacit.privacy import losses, parts
+from tacit.privacy.accountants import exact
+from tacit.privacy.accountants.pld import directions_of
 from tacit.privacy.events import Composed, Event, Gaussian, Laplace, PoissonSampled, Repeated
 
 DIRECTIONS = {"add-remove": ("remove", "add"), "replace-one": ("replace",)}
@@ -98,7 +100,7 @@ def test_the_reference_is_the_closed_form_without_sampling():
     for sigma, epsilon in [(1.0, 1.0), (0.5, 6.0), (20.0, 0.1)]:
         found = exact_deltas([], [epsilon], "remove", gaussian=sigma**-2)
         assert found is not None
-        assert found[0] == pytest.approx(acc._gaussian_delta(epsilon, sigma), rel=1e-6)
+        assert found[0] == pytest.approx(exact.gaussian_delta(epsilon, sigma), rel=1e-6)
 
 
 def plan(levels, gaussian: float = 0.0) -> Event:
@@ -181,7 +183,7 @@ def cases(count: int, seed: int):
 def tightened(levels, delta: float) -> float:
     """The price that finer grids tend to, under half the tilt: what is left where the reference has no answer."""
     values = []
-    for steps in acc._directions(acc.parts(plan(levels), "add-remove") or {}, "add-remove"):  # type: ignore[arg-type]
+    for steps in directions_of(parts.parts(plan(levels), "add-remove") or {}, "add-remove"):  # type: ignore[arg-type]
         seen = losses.view_for_delta(steps, delta)
         other = dataclasses.replace(seen, tilt=seen.tilt / 2, high=1.5 * seen.high)
         coarse, fine = (losses.compose(steps, other, 2 * other.finest / k).epsilon(delta) for k in (1, 2))

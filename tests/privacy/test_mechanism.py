@@ -152,7 +152,7 @@ def test_all_the_records_of_a_person_together_move_it_by_at_most_the_clip():
     people = np.array([7] * 5 + [1, 2, 3, 4, 5])
     mechanism = SubsampledGaussian(1.0, 0.01)
     both = Access.of((x, y), mechanism, groups=people, most_records=5)
-    rest = Access.of((x[5:], y[5:]), mechanism, groups=people[5:], most_records=5, capacity=6)
+    rest = Access.of((x[5:], y[5:]), mechanism, groups=people[5:], most_records=5, slots=6)
     assert both.unit == "person"
     release = both.sum(tacit.insecure_key(1), linear)
     assert float(release.value[0]) == pytest.approx(6.0, abs=0.1)
@@ -238,7 +238,7 @@ def test_the_receipt_names_what_was_done():
     key = tacit.insecure_key(0)
     full = Access.of((x, y), SubsampledGaussian(1.0, 2.0)).sum(tacit.insecure_key(0), linear)
     assert full.event == Gaussian(2.0, coordinates=3)
-    access = Access.of((x, y), SubsampledGaussian(1.0, 2.0, 0.1), capacity=200)
+    access = Access.of((x, y), SubsampledGaussian(1.0, 2.0, 0.1), slots=200)
     sampled = access.sum(key, linear)
     sampler = access.mechanism.sampler(200)
     assert sampler is not None
@@ -311,7 +311,7 @@ def test_receipt_equals_price_equals_what_ran_on_cached_calls_too(steps):
 def test_a_schedule_is_priced_level_by_level_and_run_as_priced():
     """Noise at each level, measured on an empty table: variance ratio 100 within χ² bounds (false alarm < 1e-6)."""
     mechanism = SubsampledGaussian(1.0, (1.0, 10.0), (0.5, 1.0))
-    access = Access.of((np.zeros((0, 3), np.float32), np.zeros(0, np.float32)), mechanism, capacity=10)
+    access = Access.of((np.zeros((0, 3), np.float32), np.zeros(0, np.float32)), mechanism, slots=10)
 
     def run(key, access):
         def step(k, level, state):
@@ -415,14 +415,14 @@ def test_many_releases_need_many_keys():
             wrap(jax.vmap(at, in_axes=(0, None)))(weights, key)
         keys = jax.random.split(tacit.insecure_key(1), 2)
         assert steps_of(wrap(jax.vmap(at))(weights, keys).event) == 2
-    with pytest.raises(ValueError, match="hand the key in"):
+    with pytest.raises(ValueError, match="pass the key in"):
         repeat(
             tacit.insecure_key(2),
             3,
             lambda k, level, w: access.at(level).sum(key, linear).map(lambda g: w + g),
             jnp.zeros(3),
         )
-    with pytest.raises(ValueError, match="hand the key in"):
+    with pytest.raises(ValueError, match="pass the key in"):
         jax.lax.map(lambda w: at(w, key), weights)
 
 
@@ -435,7 +435,7 @@ def test_a_key_makes_one_release():
         access.sum(key, linear)
     with pytest.raises(ValueError, match="has made a release already"):
         jax.jit(lambda k: access.sum(k, linear).join(access.sum(k, dense)))(tacit.insecure_key(1))
-    with pytest.raises(ValueError, match="hand the key in"):
+    with pytest.raises(ValueError, match="pass the key in"):
         jax.jit(lambda: access.sum(tacit.secure_key(), linear))()
 
 
@@ -502,7 +502,7 @@ def test_sums_are_scaled_by_the_public_rate_and_unbiased():
 def test_an_empty_table_gives_noise_alone():
     empty = (np.zeros((0, DIMENSION), np.float32), np.zeros(0, np.float32))
     for mechanism in MECHANISMS:
-        value = Access.of(empty, mechanism, capacity=4).sum(tacit.insecure_key(1), linear).value
+        value = Access.of(empty, mechanism, slots=4).sum(tacit.insecure_key(1), linear).value
         assert np.all(np.isfinite(value))
         assert np.all(np.asarray(value) != 0)
     assert np.all(np.asarray(Access.of(empty, Exact()).sum(tacit.insecure_key(1), linear).value) == 0)
@@ -510,7 +510,7 @@ def test_an_empty_table_gives_noise_alone():
 
 @pytest.mark.parametrize("dtype", [bool, np.int8, np.float16, np.float32])
 def test_empty_places_do_not_change_the_type_of_records(dtype):
-    access = Access.of(np.ones(3, dtype), Exact(), capacity=5)
+    access = Access.of(np.ones(3, dtype), Exact(), slots=5)
     assert access.records.dtype == dtype
     assert access.records[3:].sum() == 0
 
@@ -541,7 +541,7 @@ def test_exact_is_the_plain_sum():
             "buffer=2 with a level that takes all 5 slots",
         ),
         (lambda: Access.of((np.ones((3, 2)), np.ones(4)), Exact()), "one common length"),
-        (lambda: Access.of(np.ones((3, 2)), Exact(), capacity=2), "capacity=2 for 3 units"),
+        (lambda: Access.of(np.ones((3, 2)), Exact(), slots=2), "slots=2 for 3 units"),
         (lambda: Access.of(np.ones((3, 2)), Exact(), groups=[1, 2, 3]), "most_records=None"),
         (lambda: Access.of(np.ones((3, 2)), Exact(), groups=[1, 2], most_records=1), "one id for each of the 3"),
         (

@@ -131,8 +131,8 @@ def test_curvature_influence_is_what_each_steps_noise_adds_to_the_last_loss(rate
     step = np.eye(4) - rate * curvature
     sigma = rng.uniform(0.5, 3.0, 9)
     covariance = np.zeros((4, 4))
-    for deviation in sigma:
-        covariance = step @ covariance @ step.T + rate**2 * deviation**2 * np.eye(4)
+    for sd in sigma:
+        covariance = step @ covariance @ step.T + rate**2 * sd**2 * np.eye(4)
     loss = np.trace(curvature @ covariance) / 2
     influence = schedules.curvature_influence(9, eigenvalues, rate)
     assert rate**2 / 2 * np.sum(influence * sigma**2) == pytest.approx(loss, rel=1e-12)
@@ -268,7 +268,7 @@ RUN = Schedule.of(
 
 def run(schedule: Schedule, mechanism: SubsampledGaussian, slots: int = 12) -> Released:
     """The sum of squares of released sums at each level, on a table without records: noise alone."""
-    access = Access.of(np.zeros((0, 3), np.float32), mechanism, capacity=slots)
+    access = Access.of(np.zeros((0, 3), np.float32), mechanism, slots=slots)
 
     def step(key, level, state):
         where = level.index
@@ -298,11 +298,11 @@ def runs_as_priced(schedule: Schedule, mechanism: SubsampledGaussian, scale: flo
     """
     release = run(schedule, mechanism)
     counts = 3 * np.array(schedule.steps)
-    deviations = np.sqrt(np.asarray(release.value) / counts)
-    deviations *= np.array(mechanism.sampling_rates) / np.array(mechanism.clips)  # as before scaling, in clips
+    sds = np.sqrt(np.asarray(release.value) / counts)
+    sds *= np.array(mechanism.sampling_rates) / np.array(mechanism.clips)  # as before scaling, in clips
     priced = np.array(noise_in(release.event))
     planned = np.array(noise_in(schedule.event(scale)))
-    near = np.abs((deviations / priced) ** 2 - 1) < 0.6
+    near = np.abs((sds / priced) ** 2 - 1) < 0.6
     return bool(np.allclose(priced, planned, rtol=1e-12) and np.all(near))
 
 

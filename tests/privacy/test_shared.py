@@ -24,9 +24,9 @@ SECOND = SharedGaussian(3.0, 1.5, sites=SITES, honest=HONEST)
 sum_up = per_record(lambda record: record)
 
 
-def access(rows: int, seed: int, mechanism: SubsampledGaussian = MECHANISM, capacity: int = 12) -> Access:
+def access(rows: int, seed: int, mechanism: SubsampledGaussian = MECHANISM, slots: int = 12) -> Access:
     vectors = np.random.default_rng(seed).normal(size=(rows, COLUMNS)).astype(np.float32)
-    return Access.of(vectors, mechanism, capacity=capacity)
+    return Access.of(vectors, mechanism, slots=slots)
 
 
 def program(key: Any, other: SharedGaussian = SECOND) -> Any:
@@ -50,7 +50,7 @@ def test_integers_of_sites_add_up_to_those_of_one_that_has_all_records(monkeypat
     parts = [access(rows, seed, own) for seed, rows in enumerate((3, 12, 1, 7))]
     every = np.concatenate([np.asarray(one.records)[np.asarray(one.present)] for one in parts])
     total = sum(integers(contributed(program(insecure_key(j), other), one, 48)) for j, one in enumerate(parts))
-    alone = contributed(program(insecure_key(9), other), Access.of(every, own, capacity=48), 48)
+    alone = contributed(program(insecure_key(9), other), Access.of(every, own, slots=48), 48)
     np.testing.assert_array_equal(total, integers(alone))
     plan = layout(program(insecure_key(9), other), shared.empty(parts[0]), 48)
     first, second = plan.values(total)
@@ -124,7 +124,7 @@ def test_a_sum_that_is_made_and_not_handed_on_is_refused():
         return own.sum(insecure_key(3), sum_up)
 
     for run in (contributed, layout):
-        with pytest.raises(ValueError, match="receipt is not that of its sums"):
+        with pytest.raises(ValueError, match="receipt does not list all its sums"):
             run(careless, access(3, 0), 12)
 
 
@@ -135,7 +135,7 @@ def test_shares_of_the_honest_sites_are_enough_and_hardly_more():
     sensitivity = (1 + margin) * 1.0 + lattice.spacings[0] * math.sqrt(COLUMNS) / 2
     assert spread == pytest.approx(2.0 * sensitivity, rel=1e-12)
     assert 2.0 <= spread < 2.0 * 1.001
-    assert MECHANISM.deviation == pytest.approx(2.0 * math.sqrt(SITES / HONEST))
+    assert MECHANISM.standard_deviation == pytest.approx(2.0 * math.sqrt(SITES / HONEST))
 
 
 def test_noise_in_the_total_is_that_of_all_sites_and_of_the_honest_alone_that_of_the_claim():
@@ -144,12 +144,12 @@ def test_noise_in_the_total_is_that_of_all_sites_and_of_the_honest_alone_that_of
     empty = Access.of(np.zeros((1, width), np.float32), MECHANISM)
     draws = [integers(contributed(lambda own, j=j: own.sum(insecure_key(j), sum_up), empty, 1)) for j in range(SITES)]
     spacing = MECHANISM._lattice(width, 1).spacings[0]
-    for count, deviation in ((SITES, MECHANISM.deviation), (HONEST, 2.0)):
+    for count, sd in ((SITES, MECHANISM.standard_deviation), (HONEST, 2.0)):
         total = sum(draws[:count]) * spacing
-        assert stats.kstest(total / deviation, "norm").pvalue > 1e-3
-        assert stats.kstest(total / (1.5 * deviation), "norm").pvalue < 1e-6
+        assert stats.kstest(total / sd, "norm").pvalue > 1e-3
+        assert stats.kstest(total / (1.5 * sd), "norm").pvalue < 1e-6
     together = Access.of(np.zeros((1, width), np.float32), MECHANISM).sum(insecure_key(7), sum_up)
-    assert stats.kstest(np.asarray(together.value) / MECHANISM.deviation, "norm").pvalue > 1e-3
+    assert stats.kstest(np.asarray(together.value) / MECHANISM.standard_deviation, "norm").pvalue > 1e-3
 
 
 def test_a_sum_of_discrete_gaussians_is_one_of_their_variance_to_the_last_digit():
@@ -191,7 +191,7 @@ def test_sums_that_could_wrap_are_refused():
                 access(3, 0),
                 12,
             ),
-            "known to no site alone",
+            "no site alone knows",
         ),
         (lambda: Layout((), Gaussian(1.0)).values(np.zeros(3, np.int64)), "expected int64"),
     ],

@@ -18,7 +18,7 @@ def test_a_statement_says_unit_adjacency_sampling_steps_and_randomness():
         "differentially private for each person",
         "adding or removing one person",
         "100 steps",
-        "Poisson samples at rate 0.02 of 1000 places, cut off at 90 (accounted)",
+        "Poisson samples at rate 0.02 of 1000 slots, cut off at 90 (accounted)",
         "cryptographically secure",
         "Note: The number of people is public.",
     ):
@@ -70,7 +70,7 @@ def test_a_printed_epsilon_is_never_below_the_real_one(value):
 def test_the_attackers_rate_is_rounded_up_and_places_are_named_public():
     text = Statement.of(Gaussian(1.0), 1e-5, seeded=False).text()
     assert "at most 9.237 % of the time" in text
-    assert "The number of places, 1000, is public" in Statement.of(EVENT, 1e-5, seeded=False).text()
+    assert "The number of slots, 1000, is public" in Statement.of(EVENT, 1e-5, seeded=False).text()
 
 
 def test_an_event_for_another_accountant_still_has_a_statement():

@@ -58,37 +58,38 @@ def of_address(browser: Any, address: str, name: str, *, until: str = "", most_h
 
 def dashboard(browser: Any) -> None:
     """The demonstration's ten sites in the middle of their study; an earlier one has left one of them little."""
-    from tacit import demo
+    from tacit.cli import demo_study as demo
     from tacit.privacy import accounting
     from tacit.privacy.events import Gaussian
     from tacit.privacy.ledger import Ledger
     from tacit.report import dashboard, findings
-    from tacit.study import Sight, federate
+    from tacit.study.front import federate
+    from tacit.study.host import Snapshot
 
     board = dashboard.Board()
     server = dashboard.Server(board)
-    members, test = demo.sites()
-    poor = members[3]
+    sites, test = demo.sites()
+    poor = sites[3]
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(
             Path(folder) / "ledger.sqlite", data_set=poor.name, epsilon=poor.epsilon, delta=poor.delta
         )
         noise = accounting.calibrate(EARLIER, poor.delta).noise_multiplier
         ledger.charge(Gaussian(noise), study="an earlier one", round=0)
-        members[3] = replace(poor, ledger=Path(folder) / "ledger.sqlite")
-        board.about(findings.title("demo", "logistic", "income above 50,000 dollars", len(members)))
+        sites[3] = replace(poor, ledger=Path(folder) / "ledger.sqlite")
+        board.about(findings.title("demo", "logistic", "income above 50,000 dollars", len(sites)))
 
         class Enough(Exception):
             pass
 
-        def look(sight: Sight) -> None:
-            board.see(sight)
-            if (sight.phase, sight.done) == ("inference", AT_ROUND):
+        def show(snapshot: Snapshot) -> None:
+            board.see(snapshot)
+            if (snapshot.phase, snapshot.done) == ("inference", AT_ROUND):
                 of_address(browser, server.address, "dashboard", until="#posterior tbody tr")
                 raise Enough
 
         try:
-            federate(demo.PLAN, members, out=Path(folder) / "study", test=test, look=look)
+            federate(demo.PLAN, sites, out=Path(folder) / "study", test=test, show=show)
         except Enough:
             pass
         finally:

@@ -20,10 +20,10 @@ from tests.report.browsing import overflows
 from tacit.report import dashboard
 from tacit.report.dashboard import Board, Server
 
-pytestmark = pytest.mark.xdist_group("browser")  # one browser for all
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one browser for all
 PHONE = (375, 667)
 LONG = "a_name_that_has_no_place_to_break_and_that_goes_on_for_longer_than_a_phone_is_wide"
-REASON = "epsilon=2 would be passed by this update: spent 1.9, price 0.2, δ=1e-05. Raise the site's budget."
+REASON = "epsilon=2 would be exceeded by this update: spent 1.9, price 0.2, δ=1e-05. Raise the site's budget."
 MARKUP = '<img src="https://evil.example/x.png" onerror="document.title=1"><script>document.title=2</script>'
 
 
@@ -36,7 +36,7 @@ def site(name: str, spent: float | None = 0.5, state: str = "here", reason: str 
 
 
 def seen(done: int, *sites: dict[str, Any], coefficients: int = 3, name: str = "age", **more: Any) -> dict[str, Any]:
-    """What `dashboard.plain` makes of a sight."""
+    """What `dashboard.plain` makes of a snapshot."""
     mean = done / 10
     rows = [
         {"name": f"{name}-{j}", "per": 1.0 + j, "mean": mean, "low": mean - 0.5 - j / 20, "high": mean + 0.5}

@@ -21,10 +21,10 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 import tacit
-from tacit.posterior import Block, Posterior
+from tacit.posterior.posterior import Block, Posterior
 from tacit.report import dashboard
 from tacit.report.dashboard import Board, Server
-from tacit.study import Sight
+from tacit.study.host import Snapshot
 
 NAMES = ["intercept", *(f"column-{j}" for j in range(20))]
 
@@ -41,10 +41,10 @@ def site(
     return {"name": name, "epsilon": 2.0, "updates": updates, "spent": spent, "state": state, "reason": reason}
 
 
-def sight(done: int = 1, *sites: dict[str, Any], **more: Any) -> Sight:
+def snapshot(done: int = 1, *sites: dict[str, Any], **more: Any) -> Snapshot:
     history = [{"round": k + 1, "communications": 2 * k, "factor_gap": 0.0, "accuracy": 0.8} for k in range(done)]
     whole: dict[str, Any] = {"posterior": posterior(), "history": history, "seeded": False} | more
-    return Sight("inference", done, 9, list(sites) or [site("north"), site("south")], **whole)
+    return Snapshot("inference", done, 9, list(sites) or [site("north"), site("south")], **whole)
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_the_page_is_valid_html():
 
 
 def test_whoever_comes_is_told_all_and_then_every_change_in_order(server, board):
-    board.see(sight(1))
+    board.see(snapshot(1))
     stream = Stream(server)
     first, state = stream.next()
     assert (state["state"], state["phase"], state["done"], state["of"]) == ("running", "inference", 1, 9)
@@ -224,7 +224,7 @@ def test_whoever_comes_is_told_all_and_then_every_change_in_order(server, board)
     assert [row["name"] for row in state["sites"]] == ["north", "south"]
     seen = []
     for done in (2, 3, 4):
-        board.see(sight(done, posterior=posterior(shift=done)))
+        board.see(snapshot(done, posterior=posterior(shift=done)))
         again, state = stream.next()
         assert again != first
         seen.append((state["done"], state["history"][-1]["round"], state["posterior"]["rows"][0]["mean"]))
@@ -234,11 +234,11 @@ def test_whoever_comes_is_told_all_and_then_every_change_in_order(server, board)
 
 
 def test_who_comes_back_is_told_only_what_is_new(server, board):
-    board.see(sight(1))
+    board.see(snapshot(1))
     last, _ = Stream(server).next()
     stream = Stream(server, last)
     time.sleep(3 * dashboard.BEAT)
-    board.see(sight(2))
+    board.see(snapshot(2))
     new, state = stream.next()
     assert (new != last, state["done"]) == (True, 2)
     for stranger in (last, "another-7", "0"):  # older, or of another command: all of it
@@ -257,7 +257,7 @@ def test_the_last_word_reaches_all_pages_and_then_the_streams_end(board):
     streams = [Stream(server) for _ in range(3)]
     board.end("finished", "Finished: report.html is in study")
     board.say("and more")
-    board.see(sight(5))
+    board.see(snapshot(5))
     server.close()
     for stream in streams:
         state = stream.next()[1]
@@ -270,9 +270,9 @@ def test_the_last_word_reaches_all_pages_and_then_the_streams_end(board):
 
 
 def test_sites_that_refuse_go_and_come_are_noted_with_the_reason(board):
-    board.see(sight(1, site("a"), site("b", "away"), site("c", "refused", "not now")))
-    board.see(sight(2, site("a", "away", "it is not connected"), site("b"), site("c", "left out", "never")))
-    board.see(sight(3, site("a"), site("b"), site("c", "left out", "never")))
+    board.see(snapshot(1, site("a"), site("b", "away"), site("c", "refused", "not now")))
+    board.see(snapshot(2, site("a", "away", "it is not connected"), site("b"), site("c", "left out", "never")))
+    board.see(snapshot(3, site("a"), site("b"), site("c", "left out", "never")))
     lines = [(line["site"], line["state"], line["reason"]) for line in json.loads(board.event()[1])["log"]]
     assert lines == [
         ("c", "refused", "not now"),
@@ -288,7 +288,7 @@ def test_what_grows_with_a_study_is_cut(board, monkeypatch):
     monkeypatch.setattr(dashboard, "MOST_POINTS", 20)
     for done in range(1, 3 * dashboard.MOST_LINES):
         reason = "x" * 10_000
-        board.see(sight(done, site("a", ("here", "away")[done % 2], reason), posterior=posterior(done)))
+        board.see(snapshot(done, site("a", ("here", "away")[done % 2], reason), posterior=posterior(done)))
     state = json.loads(board.event()[1])
     assert len(state["log"]) == dashboard.MOST_LINES
     assert len(state["sites"][0]["reason"]) == dashboard.MOST_LETTERS
@@ -299,7 +299,7 @@ def test_what_grows_with_a_study_is_cut(board, monkeypatch):
 
 
 def test_the_coefficients_clearest_from_0_are_shown_in_the_order_of_the_columns(board):
-    board.see(sight(1))
+    board.see(snapshot(1))
     found = json.loads(board.event()[1])["posterior"]
     assert [row["name"] for row in found["rows"]] == NAMES[9:]
     assert (found["of"], found["level"], found["effect"]) == (20, 0.95, "change of the log-odds")
@@ -314,7 +314,7 @@ def test_numbers_that_are_not_known_or_not_finite_are_left_open(board):
     strange.blocks["coefficients"].mean[3] = np.nan
     endless = {"epsilon": np.inf, "budget": np.nan, "ledger_spent": np.inf}
     history = [{"round": 1, "accuracy": np.nan}, {"round": 2, "accuracy": 0.5, "log_likelihood": -np.inf}]
-    board.see(sight(1, site("a", spent=None) | endless, posterior=strange, history=history))
+    board.see(snapshot(1, site("a", spent=None) | endless, posterior=strange, history=history))
     state = json.loads(board.event()[1], parse_constant=lambda name: pytest.fail(name))
     unknown = dict.fromkeys(("spent", "epsilon", "budget", "ledger_spent"))
     assert state["sites"][0] | unknown == state["sites"][0]
@@ -323,7 +323,7 @@ def test_numbers_that_are_not_known_or_not_finite_are_left_open(board):
 
 
 def test_what_a_study_spent_and_what_a_ledger_has_in_all_are_shown_apart(board):
-    board.see(sight(1, site("north") | {"ledger_spent": 2.5, "budget": 8.0}, site("south")))
+    board.see(snapshot(1, site("north") | {"ledger_spent": 2.5, "budget": 8.0}, site("south")))
     north, south = json.loads(board.event()[1])["sites"]
     assert (north["spent"], north["epsilon"], north["ledger_spent"], north["budget"]) == (0.5, 2.0, 2.5, 8.0)
     assert (south["spent"], south["epsilon"], south["ledger_spent"], south["budget"]) == (0.5, 2.0, None, None)
@@ -333,10 +333,10 @@ def test_what_a_study_spent_and_what_a_ledger_has_in_all_are_shown_apart(board):
 
 
 def test_nothing_is_said_but_what_is_named_here(server, board):
-    """Public settings and released values: what is added to a sight is not shown before somebody adds it here."""
+    """Public settings and released values: what is added to a snapshot is not shown before somebody adds it here."""
     extra = {"records": 4711, "secret": "4711"}
-    rich = [{**row, **extra} for row in sight(3).history]
-    board.see(sight(3, site("north", "refused", "why") | extra, history=rich, seeded=True))
+    rich = [{**row, **extra} for row in snapshot(3).history]
+    board.see(snapshot(3, site("north", "refused", "why") | extra, history=rich, seeded=True))
     _, state = Stream(server).next()
     assert set(state) == {
         *("version", "title", "state", "words", "phase", "done", "of", "sites", "posterior", "history", "seeded"),
@@ -370,7 +370,7 @@ def test_a_command_that_is_stopped_says_how_it_goes_on(stop):
     with pytest.raises(type(stop)), dashboard.showing(True) as board:  # noqa: PT012
         boards.append(board)
         raise stop
-    assert json.loads(boards[0].event()[1])["words"] == "Stopped. The same command goes on from here."
+    assert json.loads(boards[0].event()[1])["words"] == "Stopped. Run the same command again to resume."
 
 
 # --- Where it is opened ------------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_whoever_only_connects_cannot_use_up_the_files_of_a_study(monkeypatch):
 def test_without_being_asked_for_nothing_is_served(capfd, monkeypatch):
     monkeypatch.setattr(dashboard, "Server", lambda *_: pytest.fail("served"))
     with dashboard.showing(False) as board:
-        board.see(sight())
+        board.see(snapshot())
     assert capfd.readouterr().err == ""
     with pytest.raises(ValueError, match="dashboard_port=8000 without a dashboard"), dashboard.showing(False, 8000):
         pass
@@ -465,11 +465,11 @@ def test_a_port_that_is_taken_or_none_is_refused(door):
 # --- A study in another process ----------------------------------------------------------------------------------
 
 
-def write(folder: Path, status: dict[str, Any] | None = None, seen: Sight | None = None) -> None:
+def write(folder: Path, status: dict[str, Any] | None = None, seen: Snapshot | None = None) -> None:
     if status is not None:
         (folder / "status.json").write_text(json.dumps(status))
     if seen is not None:
-        (folder / "sight.json").write_text(json.dumps(dashboard.plain(seen)))
+        (folder / "snapshot.json").write_text(json.dumps(dashboard.plain(seen)))
 
 
 def status(phase: str, done: int, **sites: dict[str, Any]) -> dict[str, Any]:
@@ -489,15 +489,15 @@ def test_a_folder_is_followed_from_waiting_to_the_end(board, tmp_path):
     state = now()
     assert (state["phase"], state["words"]) == ("", "0 of 1 sites are connected; waiting for north")
     assert state["sites"][0]["state"] == "away"
-    # A status calls both a refusal and an absence "away"; a sight that is as new knows better.
-    write(tmp_path, status("inference", 2, north=site("", "away", "no")), sight(2, site("north", "refused", "no")))
+    # A status calls both a refusal and an absence "away"; a snapshot that is as new knows better.
+    write(tmp_path, status("inference", 2, north=site("", "away", "no")), snapshot(2, site("north", "refused", "no")))
     state = now()
     assert (state["phase"], state["done"], state["sites"][0]["state"]) == ("inference", 2, "refused")
     assert state["posterior"]["rows"]
     # One that an earlier command left does not.
     write(tmp_path, status("inference", 3, north=site("", "here")))
     assert now()["sites"][0]["state"] == "here"
-    (tmp_path / "sight.json").write_text("{ torn")
+    (tmp_path / "snapshot.json").write_text("{ torn")
     write(tmp_path, status("evaluation", 1, north=site("")))
     state = now()
     assert state["phase"] == "evaluation"
@@ -509,7 +509,7 @@ def test_a_folder_is_followed_from_waiting_to_the_end(board, tmp_path):
 def test_a_study_that_was_finished_before_is_shown_from_its_folder(board, tmp_path):
     posterior().save(tmp_path / "posterior.json")
     rows = [{"name": "north", "spent": 1.5, "updates": 9, "refused": "too much", "epsilon": 2.0, "budget": 2.0}]
-    result = {"sites": rows, "history": sight(9).history, "randomness": "seeded"}
+    result = {"sites": rows, "history": snapshot(9).history, "randomness": "seeded"}
     (tmp_path / "result.json").write_text(json.dumps(result))
     board.finish(tmp_path)
     state = json.loads(board.event()[1])

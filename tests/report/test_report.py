@@ -5,21 +5,23 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import html5lib
 import pytest
-from tests.test_study import PLACES, PLAN, members, public, table
+from tests.report.studies import PLAN, sites, table
 
 from tacit.engines.coordinator import Answer
 from tacit.federated.messages import Broadcast
 from tacit.privacy.statement import rounded_up
 from tacit.report import figures, findings, page, studied
 from tacit.report.findings import SHOWN, shown
-from tacit.study import Federation, LocalHost, Setup, conduct
+from tacit.study.coordinator import StudyResult, coordinate
+from tacit.study.local import LocalHost
+from tacit.study.setup import Setup
 
 pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
 SEED = 5
@@ -37,13 +39,13 @@ class Heard(LocalHost):
         self.counts: list[dict[str, int]] = []
 
     def open(self, phase: str, study: str, scaling: Any) -> Any:
-        courier, heard = super().open(phase, study, scaling), self.answers.setdefault(phase, [])
+        transport, heard = super().open(phase, study, scaling), self.answers.setdefault(phase, [])
 
         class Listening:
-            send = courier.send
+            send = transport.send
 
             def receive(self) -> tuple[int, Answer]:
-                heard.append(courier.receive())
+                heard.append(transport.receive())
                 return heard[-1]
 
         return Listening()
@@ -99,7 +101,7 @@ class Told:
         return self.heard.statements(present)
 
 
-def left(folder: Path, found: Federation) -> Path:
+def left(folder: Path, found: StudyResult) -> Path:
     studied.write(folder, found, ABOUT, 40)
     return folder
 
@@ -108,9 +110,9 @@ def left(folder: Path, found: Federation) -> Path:
 def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Heard]:
     """The folder of a study, and what its coordinator heard."""
     folder = tmp_path_factory.mktemp("heard")
-    setup = Setup(PLAN, members(places=PLACES))
+    setup = Setup(PLAN, sites())
     host = Heard(setup, folder)
-    return left(folder, conduct(setup, folder, host, test=table(40, seed=9))), host
+    return left(folder, coordinate(setup, folder, host, test=table(40, seed=9))), host
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +137,8 @@ def text_of(folder: Path, **changed: Any) -> str:
 
 def test_who_has_only_the_messages_of_sites_makes_the_same_report(heard: tuple[Path, Heard], tmp_path: Path) -> None:
     folder, host = heard
-    without = Setup(PLAN, public(), is_remote=True)  # no record, in no table
-    told = left(tmp_path, conduct(without, tmp_path, Told(host), test=table(40, seed=9)))
+    without = Setup(PLAN, sites(records=False), is_remote=True)  # no record, in no table
+    told = left(tmp_path, coordinate(without, tmp_path, Told(host), test=table(40, seed=9)))
     for name in ("result.json", "posterior.json", "report.html"):
         assert (told / name).read_bytes() == (folder / name).read_bytes()
 
@@ -197,7 +199,7 @@ def paths(value: Any, listed: Any, prefix: str = "") -> Iterator[str]:
 
 def test_a_plan_holds_settings_alone(done: Path) -> None:
     plan = json.loads((done / "posterior.json").read_text())["plan"]
-    assert set(plan) == {field.name for field in fields(PLAN)} | {"numbers"}
+    assert set(plan) == set(type(PLAN).model_fields) | {"numbers"}
 
 
 def test_every_entry_of_a_result_is_listed_or_left_out(done: Path) -> None:
@@ -217,7 +219,7 @@ def test_it_says_the_question_the_promise_the_sites_and_how_to_do_it_again(done:
         "hearts: a logistic regression of ill at 3 sites",
         "How does ill depend on 2 columns? Records: three made-up sites.",
         f"<td>{page.rounded_up(100 * attack[0.01])} %</td>",
-        "No party is trusted with records or with noise",
+        "Nobody is trusted with records or with noise",
         "On the public test set",
         "On records that sites held out",
         "SHA-256 of posterior.json",
@@ -262,10 +264,10 @@ def test_what_must_not_be_missed_is_red(done: Path, tmp_path: Path, which: str |
     assert len(reds) == (which is not None)
     assert which is None or reds[0].startswith(REDS[which][1])
     for words in (
-        "it is charged in the site's ledger",
+        "is charged to the site's ledger",
         "secure source",
         "An attacker who knows",
-        "is what the promise",
+        "is protected by the guarantee",
     ):
         assert (words in text) == (which != "no privacy" and (which is None or words != "secure source"))
 
@@ -305,9 +307,9 @@ def test_of_a_trusted_coordinator_nothing_is_said_that_is_not_so(done: Path, tmp
     plain["plan"] |= {"unit": "site", "noise": "tied"}
     (tmp_path / "posterior.json").write_text(json.dumps(plain))
     text = unescape(page.render(findings.of(json.loads((done / "result.json").read_text()), tmp_path)))
-    assert "It is charged in the coordinator's ledger" in text
+    assert "charged to the coordinator's ledger" in text
     assert "The coordinator's ledger can be checked" in text
-    assert "Each site's budget is its own" not in text
+    assert "Each site has its own budget" not in text
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -323,9 +325,9 @@ def test_what_was_taken_from_records_is_red(done: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_a_site_that_was_left_out_has_its_reason_beside_it(done: Path) -> None:
     sites = json.loads((done / "result.json").read_text())["sites"]
-    sites[1]["refused"] = "<b>epsilon=4</b> would be passed"
+    sites[1]["refused"] = "<b>epsilon=4</b> would be exceeded"
     text = text_of(done, sites=sites)
-    assert "&lt;b&gt;epsilon=4&lt;/b&gt; would be passed" in text
+    assert "&lt;b&gt;epsilon=4&lt;/b&gt; would be exceeded" in text
     assert "left out, or late" in text
     assert "left out, or late" not in (done / "report.html").read_text()
 
@@ -391,7 +393,7 @@ def test_the_command_writes_the_same_page_and_figures(
         assert words in error
     (tmp_path / "result.json").write_text('{"unrelated": 1}')
     code, _, error = run("report", tmp_path)
-    assert (code, "is not of a fit or a study" in error) == (2, True)
+    assert (code, "is not from a fit or a study" in error) == (2, True)
 
 
 # --- In a browser ------------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ def solved(solver, model, y, mechanism=None):
 def test_the_posterior_of_a_linear_regression_is_found(name):
     q, exact = solved(SOLVERS[name], LINEAR, NUMBERS).value, LINEAR.exact_posterior((X, NUMBERS))
     far = SAMPLING if name == "sgld" else 0.05
-    np.testing.assert_allclose((q.mean - exact.mean) / exact.deviation, 0, atol=far)
-    np.testing.assert_allclose(q.deviation / exact.deviation, 1, atol=far)
+    np.testing.assert_allclose((q.mean - exact.mean) / exact.standard_deviation, 0, atol=far)
+    np.testing.assert_allclose(q.standard_deviation / exact.standard_deviation, 1, atol=far)
 
 
 def on_a_grid(model, y):
@@ -77,18 +77,18 @@ SELDOM = [pytest.param(name, ProbitRegression, marks=pytest.mark.slow) for name 
 @pytest.mark.parametrize(("name", "kind"), [*OFTEN, *SELDOM])
 def test_the_posterior_of_a_regression_on_classes_is_near_that_by_brute_force(name, kind):
     model = kind(PRIOR)
-    q, (mean, deviation) = solved(SOLVERS[name], model, CLASSES).value, on_a_grid(model, CLASSES)
+    q, (mean, sd) = solved(SOLVERS[name], model, CLASSES).value, on_a_grid(model, CLASSES)
     matched = name.endswith("ep")
-    np.testing.assert_allclose((q.mean - mean) / deviation, 0, atol=SAMPLING if name == "sgld" else 0.12)
-    np.testing.assert_allclose(q.deviation / deviation, 1, atol=0.05 if matched else SAMPLING)
+    np.testing.assert_allclose((q.mean - mean) / sd, 0, atol=SAMPLING if name == "sgld" else 0.12)
+    np.testing.assert_allclose(q.standard_deviation / sd, 1, atol=0.05 if matched else SAMPLING)
 
 
 def test_natural_steps_with_factors_of_ep_and_sep_end_where_ep_and_sep_do():
     model = LogisticRegression(PRIOR)
     for name in ("ep", "sep"):
         one, other = (solved(SOLVERS[found], model, CLASSES).value for found in (name, f"natural {name}"))
-        np.testing.assert_allclose((one.mean - other.mean) / one.deviation, 0, atol=2e-3)
-        np.testing.assert_allclose(one.deviation / other.deviation, 1, atol=2e-3)
+        np.testing.assert_allclose((one.mean - other.mean) / one.standard_deviation, 0, atol=2e-3)
+        np.testing.assert_allclose(one.standard_deviation / other.standard_deviation, 1, atol=2e-3)
 
 
 def test_power_ep_is_between_ep_and_the_variational_bound():
@@ -96,9 +96,9 @@ def test_power_ep_is_between_ep_and_the_variational_bound():
     natural = NaturalVI(Exact(), (4, 4, 4), noise_aware=False)
     bound, matched = (solved(solver, model, CLASSES).value for solver in (natural, SOLVERS["ep"]))
     middle, low = (solved(EP(10, 0.7, 0.0, power=alpha), model, CLASSES).value for alpha in (0.5, 0.02))
-    assert np.all(bound.deviation < middle.deviation)
-    assert np.all(middle.deviation < matched.deviation)
-    np.testing.assert_allclose(low.deviation, bound.deviation, rtol=1e-3)
+    assert np.all(bound.standard_deviation < middle.standard_deviation)
+    assert np.all(middle.standard_deviation < matched.standard_deviation)
+    np.testing.assert_allclose(low.standard_deviation, bound.standard_deviation, rtol=1e-3)
     clusters = GaussianClusters(2, 2)
     target = Target(clusters.prior, clusters.start(jax.random.key(0)), clusters)
     with pytest.raises(ValueError, match="power 1 only"):

@@ -70,7 +70,7 @@ def test_the_error_of_the_private_mean_shrinks_like_one_over_the_number_of_recor
     def error(count: int, noise_times: float = 1.0) -> float:
         target, records = target_of(), simulated(count)
         exact = LinearRegression(target.cavity, NOISE_SCALE).exact_posterior(jax.tree.map(jnp.asarray, records))
-        found = solve_many(keys, target, tacit.Access.of(records, mechanism, capacity=1600)).value
+        found = solve_many(keys, target, tacit.Access.of(records, mechanism, slots=1600)).value
         noisy = jax.tree.map(lambda leaf, true: np.asarray(true + noise_times * (leaf - true)), found, exact)
         means = np.linalg.solve(noisy.precision, noisy.precision_mean[..., None])[..., 0]
         return float(np.sqrt(np.mean((means - np.asarray(exact.mean)) ** 2)))
@@ -155,7 +155,7 @@ def test_records_that_are_all_alike_and_extreme_leave_a_proper_posterior(start, 
     q = solve(tacit.insecure_key(5), target_of(start), access).value
     assert bool(is_proper(q))
     assert np.all(np.isfinite(q.mean))
-    assert np.all(np.isfinite(q.deviation))
+    assert np.all(np.isfinite(q.standard_deviation))
 
 
 def test_without_records_the_answer_is_proper_and_priced_all_the_same():

@@ -60,7 +60,7 @@ def test_a_linear_regression_is_solved_exactly_in_one_step(key):
     release = NaturalVI(Exact(), (1,))(key, Target(model.prior, model.prior, model), Access.of((x, y), Exact()))
     exact = model.exact_posterior((jnp.asarray(x), jnp.asarray(y)))
     assert np.asarray(release.value.mean) == pytest.approx(np.asarray(exact.mean), abs=1e-4)
-    assert np.asarray(release.value.deviation) == pytest.approx(np.asarray(exact.deviation), rel=1e-3)
+    assert np.asarray(release.value.standard_deviation) == pytest.approx(np.asarray(exact.standard_deviation), rel=1e-3)
 
 
 def test_a_diagonal_start_gives_the_mean_field_optimum(key):
@@ -177,7 +177,7 @@ FULL, DIAGONAL = tacit.FullGaussian, tacit.DiagonalGaussian
 
 def few(mechanism=None, count: int = FEW, dtype: type = np.float64) -> Access:
     x, y, _ = made_up()
-    return Access.of((x[:count].astype(dtype), y[:count].astype(dtype)), mechanism or Exact(), capacity=FEW)
+    return Access.of((x[:count].astype(dtype), y[:count].astype(dtype)), mechanism or Exact(), slots=FEW)
 
 
 def expansion(q, spread: bool = True):

@@ -86,17 +86,17 @@ def test_a_posterior_without_noise_agrees_with_nuts(glm):
     model = glm(DiagonalGaussian.standard(DIMENSION))
     records = simulated(glm)
     samples = nuts(model, records)
-    mean, deviation = samples.mean(axis=0), samples.std(axis=0)
+    mean, sd = samples.mean(axis=0), samples.std(axis=0)
     conditional = 1 / np.sqrt(np.diag(np.linalg.inv(np.cov(samples.T))))
     q = fit(VI(800, optax.adam(0.05)), model, model.prior, records, tacit.Exact()).value
-    assert np.all(np.abs(np.asarray(q.mean) - mean) < (0.1 + 3 / np.sqrt(1500)) * deviation)
-    assert np.asarray(q.deviation) == pytest.approx(conditional, rel=0.1)
+    assert np.all(np.abs(np.asarray(q.mean) - mean) < (0.1 + 3 / np.sqrt(1500)) * sd)
+    assert np.asarray(q.standard_deviation) == pytest.approx(conditional, rel=0.1)
     full = fit(VI(3000, optax.adam(0.02)), model, model.prior.full(), records, tacit.Exact()).value
-    assert np.all(np.abs(np.asarray(full.mean) - mean) < (0.15 + 3 / np.sqrt(1500)) * deviation)
-    assert np.asarray(full.deviation) == pytest.approx(deviation, rel=0.2)
+    assert np.all(np.abs(np.asarray(full.mean) - mean) < (0.15 + 3 / np.sqrt(1500)) * sd)
+    assert np.asarray(full.standard_deviation) == pytest.approx(sd, rel=0.2)
     matched = fit(EP(8, 0.8, 0.0), model, model.prior.full(), records, tacit.Exact()).value
-    assert np.all(np.abs(np.asarray(matched.mean) - mean) < (0.05 + 3 / np.sqrt(1500)) * deviation)
-    assert np.asarray(matched.deviation) == pytest.approx(deviation, rel=0.1)
+    assert np.all(np.abs(np.asarray(matched.mean) - mean) < (0.05 + 3 / np.sqrt(1500)) * sd)
+    assert np.asarray(matched.standard_deviation) == pytest.approx(sd, rel=0.1)
 
 
 # --- Gradients ---------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_the_prior_is_not_clipped():
     solver = VI(2000, optax.adam(0.05))
     q = fit(solver, LogisticRegression(prior), start, empty, tacit.SubsampledGaussian(1e-6, 1.0)).value
     assert np.asarray(q.mean) == pytest.approx(np.asarray(prior.mean), abs=0.05)
-    assert np.asarray(q.deviation) == pytest.approx(np.asarray(prior.deviation), rel=0.05)
+    assert np.asarray(q.standard_deviation) == pytest.approx(np.asarray(prior.standard_deviation), rel=0.05)
 
 
 @jax.tree_util.register_dataclass
@@ -184,7 +184,7 @@ def test_any_likelihood_of_one_record_will_do_and_a_dict_of_families_is_its_prod
     q = fit(VI(1500, optax.adam(0.03)), Blocks(prior), prior, (x + np.float32([1, 2, 3]), y), tacit.Exact()).value
     means = np.concatenate([np.asarray(q["mean"].mean), np.asarray(q["scale"].mean)])
     assert means == pytest.approx((x + np.float32([1, 2, 3])).sum(axis=0) / (COUNT + 1), abs=0.03)
-    assert np.asarray(q["mean"].deviation) == pytest.approx([(COUNT + 1) ** -0.5], rel=0.2)
+    assert np.asarray(q["mean"].standard_deviation) == pytest.approx([(COUNT + 1) ** -0.5], rel=0.2)
 
 
 # --- Receipts ----------------------------------------------------------------------------------------------------

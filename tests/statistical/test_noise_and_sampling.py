@@ -28,7 +28,7 @@ def releases(mechanism: SubsampledGaussian, count: int = 2000, x=None, y=None) -
     """Many releases of a table, by default an empty one: noise alone, in units of σC."""
     x = np.zeros((0, 4), np.float32) if x is None else x
     y = np.zeros(len(x), np.float32) if y is None else y
-    access = Access.of((x, y), mechanism, capacity=max(10, len(x)))
+    access = Access.of((x, y), mechanism, slots=max(10, len(x)))
     keys = jax.random.split(tacit.insecure_key(21), count)
     values = jax.jit(jax.vmap(lambda key: access.sum(key, linear).value))(keys)
     rate, clip, sigma = mechanism.sampling_rates[0], mechanism.clips[0], mechanism.noise_multipliers[0]

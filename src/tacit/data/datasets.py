@@ -1,9 +1,9 @@
-"""Three public data sets of people and shellfish, encoded without looking at a record.
+"""Three public data sets of people and shellfish, encoded without reading a record.
 
-Categories and ranges come from what was published about each file, or are limits stated here. Nothing is estimated
-from the records, so an encoding costs no privacy. Values outside a range are moved to its end. Adult and Abalone are
-stored in the package (DATA_LICENSES.md), Heart Disease is read from a folder or fetched. Every file is checked against
-its sha256 before a record is read.
+Categories and ranges come from publications about each file, or are limits stated here. Nothing is estimated from the
+records, so an encoding costs no privacy. Values outside a range are moved to its end. Adult and Abalone are stored in
+the package (DATA_LICENSES.md); Heart Disease is read from a folder or downloaded. Every file is checked against its
+sha256 before a record is read.
 """
 
 import csv
@@ -12,7 +12,7 @@ import lzma
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from importlib import resources
 from pathlib import Path
@@ -21,14 +21,16 @@ from urllib.request import urlopen
 
 import numpy as np
 
+from tacit.tables.table import Table
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Records to learn from and records to test on.
 
     `features` and `test_features` are float32 matrices, one line per record, in [0, 1]; their first column is the
-    constant 1. `target` and `test_target` are float32 vectors of 0 and 1. `groups` and `test_groups`, where a data set
-    has them, name the group of each record. `numbers` names the columns that are measured; the others are 0 or 1.
+    constant 1. `target` and `test_target` are float32 vectors of 0 and 1. `groups` and `test_groups`, if a data set
+    has them, name the group of each record. `numbers` names the numeric columns; the others are 0 or 1.
     """
 
     name: str
@@ -42,9 +44,26 @@ class Dataset:
     test_groups: np.ndarray | None = None
     numbers: tuple[str, ...] = ()
 
+    def to_table(self) -> Table:
+        """The training records as a table, with their public ranges."""
+        names = self.feature_names[1:]
+        return Table.of(
+            self.features[:, 1:],
+            self.target,
+            names=names,
+            indicators=[name for name in names if name not in self.numbers],
+            bounds=(0.0, 1.0),
+            classes=(0, 1),
+            notes=(f"{self.name}: columns are encoded by public categories and ranges.",),
+        )
+
+    def test_table(self) -> Table:
+        """The test records, in the same columns."""
+        return replace(self.to_table(), features=self.test_features[:, 1:], target=self.test_target)
+
 
 class _Range(NamedTuple):
-    """A number's public limits."""
+    """Public limits of a number."""
 
     low: float
     high: float
@@ -112,10 +131,10 @@ def adult(*, split_seed: int = 2019, official: bool = False) -> Dataset:
     | hours-per-week | 1-99          | codebook: only hours above 0 were taken; the survey's two-digit field     |
 
     The two limits that are not in the codebook are facts about the file as published since 1996. For a private data
-    set of your own, set such a limit before you look.
+    set, set such a limit before you look at the data.
 
     The test set is the last fifth (9,769) of the records after a permutation that `split_seed` fixes; 39,073 remain.
-    `official=True` gives UCI's own 32,561 and 16,281 in their order.
+    `official=True` gives UCI's own split, 32,561 and 16,281 records in their order.
 
     >>> adult().features.shape
     (39073, 109)
@@ -144,11 +163,12 @@ def abalone(*, split_seed: int = 2019) -> Dataset:
 
     11 columns: the constant, 3 indicators of the codebook's sexes (male, female, infant) and 7 measurements. The
     codebook (abalone.names) says that measurements are in units of 200 mm and 200 g. Lengths are limited to 1
-    (200 mm), weights to 3 (600 g). The one height above (226 mm) becomes 1.
+    (200 mm), weights to 3 (600 g). The one height above that (226 mm) becomes 1.
 
-    The target follows Jälkö (2017), section 5.1, "more or less than 10 rings", which leaves ten itself open. The labels
-    published with that work's code (DPBayes/DPVI-code) count ten as 1. There, features were divided by standard
-    deviations of the records, and the first four fifths of the file were the training set; here ranges are public.
+    The target follows Jälkö (2017), section 5.1, "more or less than 10 rings", which does not say where ten belongs.
+    The labels published with that work's code (DPBayes/DPVI-code) count ten as 1. There, features were divided by
+    standard deviations of the records, and the first four fifths of the file were the training set; here ranges are
+    public.
 
     The test set is the last fifth (836) of the records after a permutation that `split_seed` fixes; 3,341 remain.
 
@@ -200,10 +220,10 @@ def heart(*, split_seed: int = 2019) -> Dataset:
     | chol (mg/dl), oldpeak (mm)                     | 0-700, -5-10                    | round limits, set here   |
 
     The codebook (heart-disease.names) gives codes, but no limits for measured values. A cholesterol or a pressure of 0
-    in the Swiss and VA files surely was not measured; it stays as the files have it and is not marked as missing.
+    in the Swiss and VA files was surely not measured; it is kept as it is and not marked as missing.
 
     The files processed.HOSPITAL.data are read from the folder in the environment variable TACIT_DATA or its subfolder
-    heart-disease; otherwise from ~/.cache/tacit, where they are downloaded to from UCI once.
+    heart-disease; otherwise from ~/.cache/tacit, to which they are downloaded from UCI once.
 
     The test set is the last fifth (184) of the records after a permutation that `split_seed` fixes; 736 remain.
 
@@ -259,13 +279,13 @@ def _embedded(name: str) -> _Table:
 
 
 def heart_folder() -> Path | None:
-    """Where the files of Heart Disease are on this machine; None if `heart` has to download one."""
+    """The folder with the files of Heart Disease on this machine; None if `heart` has to download one."""
     names = [f"processed.{hospital}.data" for hospital in _HOSPITALS]
     return next((place for place in _folders() if all((place / name).is_file() for name in names)), None)
 
 
 def _folders() -> list[Path]:
-    """Where files of Heart Disease may be, the cache last."""
+    """Folders that may hold files of Heart Disease, the cache last."""
     cache = Path.home() / ".cache" / "tacit"
     folder = os.environ.get("TACIT_DATA")
     return [Path(folder), Path(folder, "heart-disease"), cache] if folder else [cache]
@@ -286,7 +306,7 @@ def _fetched(name: str) -> bytes:
             f"reached ({error}): download UCI Heart Disease elsewhere and set TACIT_DATA to the folder that holds it."
         ) from error
     _checked(name, content, _HEART_URL, "download UCI Heart Disease by hand and set TACIT_DATA to its folder")
-    with suppress(OSError):  # a home that cannot be written to only costs the next download
+    with suppress(OSError):  # without write access, the file is downloaded again next time
         cache.parent.mkdir(parents=True, exist_ok=True)
         partial = cache.with_name(f"{name}.{os.getpid()}")
         partial.write_bytes(content)
@@ -298,7 +318,7 @@ def _fetched(name: str) -> bytes:
 
 
 def _table(content: bytes, header: Iterable[str] | None = None) -> _Table:
-    """The columns of a CSV text, by name; without `header`, its first line has the names."""
+    """The columns of a CSV text, by name; without `header`, the first line has the names."""
     lines = list(csv.reader(content.decode().splitlines()))
     names = lines.pop(0) if header is None else header
     return {name: np.array(column) for name, column in zip(names, zip(*lines, strict=True), strict=True)}
@@ -323,9 +343,9 @@ def _encode(table: _Table, domains: Mapping[str, _Domain]) -> tuple[np.ndarray, 
 
 
 def _split(records: int, seed: int) -> list[np.ndarray]:
-    """Indices for training and the last fifth for testing, of a permutation.
+    """Indices of a permutation, split into training and testing (the last fifth).
 
-    The order of raw 64-bit words is used because numpy keeps those the same over its versions, unlike `permutation`.
+    The permutation sorts raw 64-bit words, because numpy keeps these the same in all versions, unlike `permutation`.
     """
     order = np.argsort(np.random.PCG64(seed).random_raw(records), kind="stable")
     return np.split(order, [records * 4 // 5])

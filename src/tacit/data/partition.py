@@ -1,10 +1,10 @@
-"""Ways to spread one data set over sites, for studies of what uneven sites do to a method.
+"""Ways to spread one data set over sites, to study how uneven sites affect a method.
 
-Each function returns one array of record indices per site. No record is at two sites, and every record is at one,
-except where `rho_kappa` says otherwise. Indices rise within a site, so that records keep their order. These functions
-look at the targets of all records: they make studies from public data, and no part of a real federation.
+Each function returns one array of record indices per site. Every record is at exactly one site, except for the leftover
+records of `rho_kappa`. Indices rise within a site, so that records keep their order. These functions read the targets
+of all records: they are for studies with public data, not for a real federation.
 
-A seed fixes a split. Orders come from numpy's raw 64-bit words, which stay the same over its versions.
+A seed fixes a split. Orders come from numpy's raw 64-bit words, which are the same in all versions.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ SHARMA: Mapping[str, dict[str, float]] = MappingProxyType(
         "D": {"rho": 0.6, "kappa": -1.5},
     }
 )
-_MOST_DRAWS = 1000  # of shares, before `least` counts as out of reach
+_MOST_DRAWS = 1000  # of shares, before `least` counts as unreachable
 
 
 def equal(count: int, sites: int, seed: int) -> list[np.ndarray]:
@@ -51,10 +51,10 @@ def rho_kappa(target: Any, sites: int, rho: float, kappa: float, seed: int) -> l
     N_small = ⌊N/M · (1 − ρ)⌋,  N_large = ⌊N/M · (1 + ρ)⌋,  λ_small = λ + (1 − λ) · κ
 
     λ is the majority class's share in the data, λ_small its share at each small site. ρ is in [0, 1): 0 gives sites of
-    the same size. κ is in [−λ / (1 − λ), 1]: 0 keeps the share, 1 leaves no minority at the small sites, and below 0
-    they have more of it than the data. `SHARMA` has the paper's four settings for Adult over 10 sites.
+    the same size. κ is in [−λ / (1 − λ), 1]: 0 keeps the share, 1 leaves no minority at the small sites, and a negative
+    one gives them more of it than the data have. `SHARMA` has the paper's four settings for Adult over 10 sites.
 
-    What the paper leaves open is done as in its code (github.com/MrinankSharma/DP-PVI):
+    Points that the paper leaves open follow its code (github.com/MrinankSharma/DP-PVI):
 
     | open in the paper              | here                                                                          |
     |--------------------------------|-------------------------------------------------------------------------------|
@@ -62,9 +62,9 @@ def rho_kappa(target: Any, sites: int, rho: float, kappa: float, seed: int) -> l
     | λ_small · N_small              | rounded down, so that the minority gets the rest                              |
     | classes at large sites         | what the small sites leave, dealt at random: equal shares up to chance        |
 
-    Two things differ from that code. Records are shuffled within a class first, where it takes them in the file's
-    order. Floors are exact, with ρ and κ as the decimals they print as: 10 · (1 − 0.9) is 1, not the 0 of floats.
-    Of two classes of the same size, the lesser value counts as the majority. The paper's sizes are those of 39,074
+    Two things differ from that code. Records are first shuffled within a class; the code takes them in the file's
+    order. Floors are exact, with ρ and κ read as printed decimals: 10 · (1 − 0.9) is 1, not 0 as with floats.
+    If both classes have the same size, the lesser value counts as the majority. The paper's sizes are those of 39,074
     training records, one more than `adult` has: in B a large site has 7,424 there and 7,423 here.
 
     >>> target = np.repeat([0, 1], [76, 24])
@@ -120,14 +120,14 @@ def rho_kappa(target: Any, sites: int, rho: float, kappa: float, seed: int) -> l
 
 
 def dirichlet(target: Any, sites: int, concentration: float, seed: int, *, least: int = 1) -> list[np.ndarray]:
-    """Spread each class over sites in shares of its own: label skew, and with it sizes that differ.
+    """Spread each class over sites in its own random shares, which skews labels and sizes.
 
     p_c ~ Dirichlet(α, …, α) over the M sites, for each class c. Site m gets the records of class c from place
     N_c · (p_c1 + … + p_c,m−1) to N_c · (p_c1 + … + p_cm) of a random order, both rounded.
 
     A large α (`concentration`) gives equal sites; a small one gives most of a class to few sites. Shares are drawn
     again until every site has at least `least` records, which makes splits with a small α less uneven than the formula
-    alone; 0 allows empty sites. The draw of shares, unlike the order, may change with numpy's version.
+    alone; `least=0` allows empty sites. The drawn shares, unlike the order, may change with numpy's version.
 
     >>> target = np.repeat([0, 1], [76, 24])
     >>> [(len(site), int(target[site].sum())) for site in dirichlet(target, 2, concentration=1e6, seed=0)]
@@ -142,7 +142,7 @@ def dirichlet(target: Any, sites: int, concentration: float, seed: int, *, least
     bits = np.random.PCG64(_whole("seed", seed, 0))
     if not (concentration > 0 and isfinite(concentration * sites)):  # numpy adds them up
         raise ValueError(
-            f"concentration={concentration} is no positive, finite number: take 1e6, say, for equal sites."
+            f"concentration={concentration} is not a positive, finite number: take 1e6, say, for equal sites."
         )
     if sites * least > len(codes):
         raise ValueError(f"sites={sites} cannot have least={least} of {len(codes)} records each: lower one of the two.")
@@ -182,12 +182,12 @@ def _order(count: int, bits: np.random.PCG64) -> np.ndarray:
 
 def _whole(name: str, number: Any, lowest: int) -> int:
     if isinstance(number, bool) or not isinstance(number, Integral) or number < lowest:
-        raise ValueError(f"{name}={number!r} is no whole number from {lowest} on: give one.")
+        raise ValueError(f"{name}={number!r} is not a whole number of at least {lowest}: give one.")
     return int(number)
 
 
 def _coded(name: str, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """For each record the place of its label among the sorted distinct labels, and those."""
+    """Each record's index into the sorted distinct labels, and these labels."""
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size:
         raise ValueError(f"{name} has shape {array.shape} where (n,) is expected: give one label for each record.")

@@ -1,1 +1,1 @@
-"""Engines move messages between a coordinator and sites under a schedule; they know no mathematics."""
+"""Engines: move messages between a coordinator and sites under a schedule. They contain no mathematics."""

@@ -1,17 +1,17 @@
-"""The coordinator's side of a run: whom to ask, what to take in, whom to leave out. Something else moves the messages.
+"""The coordinator's side of a run: which sites to ask, which answers to take in, which sites to leave out.
 
-That is a `Courier`: over a network, or to functions in this process (`local.Direct`). `run` asks as a schedule says and
-waits; `run_free` lets every site answer when it is ready. Neither knows what is in a message.
+A `Transport` moves the messages: over a network, or to functions in this process (`local.DirectTransport`). `run` asks
+as a schedule says and waits; `run_free` lets every site answer when it is ready. Neither reads what is in a message.
 
-| what comes of an ask             | what becomes of the site                                                          |
+| outcome of an ask                | consequence for the site                                                          |
 |----------------------------------|-----------------------------------------------------------------------------------|
-| an update that fits              | its answer replaces the one before                                                |
-| a refusal, or what is no answer  | once: it is asked again at its next turn; twice in a row: it is left out          |
-| nothing: it is away              | its last answer stays, and it is asked again                                      |
-| what it was not asked for        | nothing is taken in, so no answer counts twice; in place of a reply it is a fault |
-| it withdraws                     | its answer is taken out, and it is not asked any more                             |
+| an update that fits              | it replaces the site's answer before                                              |
+| a refusal, or no valid answer    | once: it is asked again at its next turn; twice in a row: it is left out          |
+| nothing: the site is away        | its last answer stays, and it is asked again                                      |
+| an answer to something else      | it is not taken in, so no answer counts twice; in place of a reply it is a fault  |
+| the site withdraws               | its answer is taken out, and it is not asked any more                             |
 
-No site can stop a run, and none can change what another sent. A courier that raises is a bug and stops it.
+No site can stop a run, and none can change what another sent. A transport that raises is a bug and stops the run.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,24 +23,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.engines.schedule import Step
 from tacit.federated.algorithm import Algorithm
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
 
-Tree = Any
 WITHDRAWN = "withdrawn on request"
 
 
 @dataclass(frozen=True)
 class Away:
-    """A site did not answer: it is not connected, or was not in time."""
+    """A site did not answer: it is not connected, or did not answer in time."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What came from a site is no answer: malformed, too large, not to what it was asked."""
+    """A site sent no valid answer: it is malformed, too large, or not to what was asked."""
 
     reason: str
 
@@ -49,33 +49,33 @@ Answer = Update | Refusal | Away | Fault
 
 
 class Deserted(Exception):
-    """Nobody is there to ask, so rounds would pass by for nothing. The run goes on later, from what was stored."""
+    """No site is there to ask, so rounds would pass for nothing. Resume the run later, from what was stored."""
 
 
-class Courier(Protocol):
+class Transport(Protocol):
     """Moves messages between a coordinator and its sites, which have numbers from 0 on."""
 
     def send(self, site: int, broadcast: Broadcast) -> None:
-        """Hand a broadcast on; it does not wait for the answer."""
+        """Send a broadcast, without waiting for the answer."""
         ...
 
     def receive(self) -> tuple[int, Answer]:
-        """Wait until something comes from a site: which one, and what.
+        """Wait until something comes from a site; return which site, and what.
 
-        For each broadcast that was sent there is one thing in the end: the site's reply to it, `Away` or `Fault`. A
-        reply of another round is then a fault. A courier whose `repeats` is true may hand on late and repeated answers
-        as well: those of older rounds are passed over, and the reply is waited for.
+        Each broadcast that was sent gets exactly one reply in the end: the site's, `Away` or `Fault`. A reply of
+        another round is then a fault. A transport whose `repeats` is true may also deliver late and repeated answers:
+        those of older rounds are skipped, and the reply is waited for.
         """
         ...
 
 
 @dataclass
 class Progress:
-    """Where a run is: the coordinator's state, the next round, answers on their way, and sites that refused and why.
+    """The progress of a run: the coordinator's state, the next round, pending answers, and sites that refused and why.
 
-    missed: sites that did not answer when they were last asked; refused: those that are not asked any more; away: those
-    that could not be reached when they were last asked. asked: the round that each site still owes an answer to, where
-    sites are free.
+    missed: sites without a valid answer when they were last asked; refused: those that are not asked any more; away:
+    those that could not be reached when they were last asked. asked: in a free run, the round that each site still has
+    to answer.
     """
 
     state: Tree
@@ -90,7 +90,7 @@ class Progress:
     taken: dict[int, int] = field(default_factory=dict)  # how many updates of each site were taken in
 
     def to_bytes(self) -> bytes:
-        """The progress, to be stored."""
+        """The progress as bytes, to be stored."""
         return encode_tree(
             {
                 "state": _leaves(self.state),
@@ -103,41 +103,41 @@ class Progress:
 
     @classmethod
     def from_bytes(cls, data: bytes, algorithm: Algorithm, sites: int) -> "Progress":
-        """The progress that was stored, of the same algorithm."""
+        """The progress that was stored, for the same algorithm."""
         try:
-            found = {"away": {}, "asked": (), "taken": ()} | decode_tree(data)  # which older ones do not have
+            found = {"away": {}, "asked": (), "taken": ()} | decode_tree(data)  # older formats lack these
             state = _restored(algorithm.coordinator_init(sites), found["state"])
             position, communications = (int(number) for number in found["place"])
             refused, missed, away = (_reasons(found[name]) for name in ("refused", "missed", "away"))
             pending = {int(site): content for site, content in found["pending"].items()}
             answered, asked, taken = (_numbers(found[name]) for name in ("answered", "asked", "taken"))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"what was stored is not a run's progress ({error!r}); begin it anew") from None
+            raise ValueError(f"the stored data is not a run's progress ({error!r}); begin the run anew") from None
         return cls(state, position, pending, refused, missed, answered, communications, away, asked, taken)
 
 
 def answered_in(data: bytes) -> dict[int, tuple[int, int]]:
-    """What a stored progress says of each site: its last answered round, and how many of its answers were taken in."""
+    """For each site, from a stored progress: its last answered round, and how many of its answers were taken in."""
     try:
         found = {"taken": ()} | decode_tree(data)
         answered, taken = _numbers(found["answered"]), _numbers(found["taken"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"what was stored is not a run's progress ({error!r}); begin it anew") from None
+        raise ValueError(f"the stored data is not a run's progress ({error!r}); begin the run anew") from None
     return {site: (round, taken.get(site, 0)) for site, round in answered.items()}
 
 
 def is_deserted(now: Progress, sites: int) -> bool:
-    """Whether all that are still asked are away."""
+    """Whether all sites that are still asked are away."""
     left = set(range(sites)) - set(now.refused)
     return bool(left) and left <= set(now.away)
 
 
 def catch_up(now: Progress, lasts: Mapping[int, int], total: int, *, is_free: bool) -> None:
-    """Go on from where sites say that they are, if they are further: a coordinator's state can be lost or old.
+    """Advance to the rounds that sites report, if they are further: a coordinator's state can be lost or old.
 
-    lasts: the last round that each site answered; total: how many answers the plan has for free sites, or its steps.
-    A site that is asked for its last round sends its factor again, from its store. Sites may lie: no number is
-    believed beyond the plan, and of steps only one that half of the sites have reached.
+    lasts: the last round that each site answered; total: the plan's number of answers in a free run, else its steps.
+    A site that is asked for its last round sends its factor again, from its store. Sites may lie: a number beyond the
+    plan is ignored, and a step counts only if half of the sites have reached it.
     """
     if is_free:
         known = {site: round for site, round in lasts.items() if 0 <= round <= 4 * total}
@@ -152,7 +152,7 @@ def catch_up(now: Progress, lasts: Mapping[int, int], total: int, *, is_free: bo
 
 def run(
     algorithm: Algorithm,
-    courier: Courier,
+    transport: Transport,
     sites: int,
     steps: Iterable[Step],
     study: str,
@@ -162,19 +162,19 @@ def run(
     observe: Callable[[Progress], None] = lambda progress: None,
     withdrawn: Callable[[], Collection[int]] = lambda: (),
 ) -> Progress:
-    """Ask, wait and settle, as `steps` say; the number of a step is its round.
+    """Ask, wait and aggregate, as `steps` say; the number of a step is its round.
 
-    All that a step asks have answered, or are away, before it goes on; answers count in the order of `arrived`, so the
-    order in which they come does not matter.
+    A step ends when every site it asks has answered or is away. Answers count in the order of `arrived`, so the order
+    in which they come does not matter.
 
-    A site that refuses twice in a row is left out from then on; once may be a round that it lost in a crash. An answer
-    that does not fit, is not finite or is larger than `limits` counts as a refusal: for each site, the largest norm of
-    each array of its answer. `observe` is called after every step, such as to store the progress: a run that was
-    stopped goes on from there, and sites answer a round they are asked again from their store. withdrawn: the sites
-    that have withdrawn by now.
+    A site that refuses twice in a row is left out from then on; a single refusal may be a round that it lost in a
+    crash. An answer that does not fit, is not finite or is larger than `limits` counts as a refusal. limits: for each
+    site, the largest norm of each array of its answer. observe: called after every step, for example to store the
+    progress: a run that was stopped resumes from there, and sites answer a repeated round from their store. withdrawn:
+    the sites that have withdrawn by now.
     """
     now = progress or Progress(algorithm.coordinator_init(sites))
-    desk = _Desk(algorithm, courier, study, limits, withdrawn, now)
+    desk = _Desk(algorithm, transport, study, limits, withdrawn, now)
     for position, step in enumerate(steps):
         if position < now.position:
             continue
@@ -197,13 +197,13 @@ def run(
             break
     if desk.let_go():
         observe(now)
-    now.state, _ = settle(algorithm, now.state)
+    now.state, _ = aggregate(algorithm, now.state)
     return now
 
 
 def run_free(
     algorithm: Algorithm,
-    courier: Courier,
+    transport: Transport,
     sites: int,
     updates: int,
     study: str,
@@ -213,17 +213,17 @@ def run_free(
     observe: Callable[[Progress], None] = lambda progress: None,
     withdrawn: Callable[[], Collection[int]] = lambda: (),
 ) -> Progress:
-    """Let every site answer when it is ready: its answer is taken in alone, and it is sent the new posterior at once.
+    """Let every site answer when it is ready: take in each answer alone, and send that site the new posterior at once.
 
-    Each site makes at most `updates` of them. Rounds are numbered over all sites, so that they grow for each. `observe`
-    is called before what it shows as `asked` is sent: a run that goes on after a stop asks the same rounds again, and a
-    site that answered one already does so from its store.
+    Each site makes at most `updates` updates. Rounds are numbered over all sites, so that they grow for each site.
+    `observe` is called before the rounds in `asked` are sent: a run that resumes after a stop asks the same rounds
+    again, and a site that answered one already answers from its store.
 
-    A site that is away keeps its round, and is asked again whenever another one has answered. The run ends when every
-    site is done, left out or away. All else as in `run`.
+    A site that is away keeps its round, and is asked again whenever another site has answered. The run ends when every
+    site is done, left out or away. Everything else is as in `run`.
     """
     now = progress or Progress(algorithm.coordinator_init(sites))
-    desk = _Desk(algorithm, courier, study, limits, withdrawn, now)
+    desk = _Desk(algorithm, transport, study, limits, withdrawn, now)
     under_way: set[int] = set()
     again = set(now.away)
     while True:
@@ -247,7 +247,7 @@ def run_free(
         site, answer = desk.hear(now.asked, under_way)
         under_way.discard(site)
         desk.let_go()
-        if site not in now.asked:  # it has withdrawn meanwhile
+        if site not in now.asked:  # the site has withdrawn meanwhile
             continue
         round = now.asked[site]
         if not isinstance(answer, Away):
@@ -255,21 +255,21 @@ def run_free(
             again = set(now.away) - {site}
         desk.note(site, round, answer)
         desk.take([site for site in (site,) if site in now.pending])
-    now.state, _ = settle(algorithm, now.state)
+    now.state, _ = aggregate(algorithm, now.state)
     return now
 
 
 def withdraw(algorithm: Algorithm, state: Tree, site: int) -> Tree:
     """The coordinator's state with a site's answer replaced by that of a site that was never asked.
 
-    Of a product of factors the site's is divided out.
+    In a product of factors, this divides out the site's factor.
     """
     empty = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], algorithm.answer(algorithm.site_init()))
     return _take(algorithm, state, jnp.asarray([site], jnp.int32), empty)
 
 
 def let_go(algorithm: Algorithm, now: Progress, withdrawn: Collection[int]) -> bool:
-    """Take out what the withdrawn sites have sent, and ask them no more; whether there were any new ones."""
+    """Take out the answers of withdrawn sites, and ask them no more; return whether there were any new ones."""
     new = sorted(site for site in set(withdrawn) if now.refused.get(site) != WITHDRAWN)
     for site in new:
         now.state = withdraw(algorithm, now.state, site)
@@ -279,12 +279,12 @@ def let_go(algorithm: Algorithm, now: Progress, withdrawn: Collection[int]) -> b
     return bool(new)
 
 
-# Of the module, with the algorithm as an argument: a second run of the same algorithm compiles nothing.
+# Functions of the module, with the algorithm as an argument: a second run of the same algorithm compiles nothing.
 
 
 @jax.jit
-def settle(algorithm: Algorithm, state: Tree) -> tuple[Tree, Tree]:
-    """The coordinator's state with all settled that has arrived, and what it sends next."""
+def aggregate(algorithm: Algorithm, state: Tree) -> tuple[Tree, Tree]:
+    """The coordinator's state with all arrived answers aggregated, and what it sends next."""
     return algorithm.broadcast(state)
 
 
@@ -294,19 +294,19 @@ def _take(algorithm: Algorithm, state: Tree, sites: Array, answers: Tree) -> Tre
 
 
 class _Desk:
-    """What a run does with messages, one step at a time; all it finds out is in its `Progress`."""
+    """Sends, receives and checks a run's messages, and records the outcomes in its `Progress`."""
 
     def __init__(
         self,
         algorithm: Algorithm,
-        courier: Courier,
+        transport: Transport,
         study: str,
         limits: Sequence[Tree] | None,
         withdrawn: Callable[[], Collection[int]],
         now: Progress,
     ) -> None:
-        self.algorithm, self.courier, self.study = algorithm, courier, study
-        self.repeats = getattr(courier, "repeats", False)
+        self.algorithm, self.transport, self.study = algorithm, transport, study
+        self.repeats = getattr(transport, "repeats", False)
         self.limits, self.withdrawn, self.now = limits, withdrawn, now
         self.shape = jax.eval_shape(algorithm.answer, jax.eval_shape(algorithm.site_init))
 
@@ -314,18 +314,18 @@ class _Desk:
         return let_go(self.algorithm, self.now, self.withdrawn())
 
     def send(self, rounds: Mapping[int, int]) -> None:
-        """The settled posterior to each of these sites, as its round."""
+        """Send the aggregated posterior to each of these sites, as its round."""
         if not rounds:
             return
-        self.now.state, content = settle(self.algorithm, self.now.state)
+        self.now.state, content = aggregate(self.algorithm, self.now.state)
         plain = jax.tree.map(np.asarray, content)
         for site, round in rounds.items():
-            self.courier.send(site, Broadcast(self.study, round, plain))
+            self.transport.send(site, Broadcast(self.study, round, plain))
 
     def hear(self, owed: Mapping[int, int], under_way: Collection[int]) -> tuple[int, Answer]:
-        """The next answer to a round that is owed. owed: by site; under_way: whose ask is on its way now."""
+        """The next answer to a round that is still owed. owed: by site; under_way: the sites being asked now."""
         while True:
-            site, answer = self.courier.receive()
+            site, answer = self.transport.receive()
             if site not in owed:
                 continue
             if isinstance(answer, Update | Refusal):
@@ -337,7 +337,7 @@ class _Desk:
                 return site, answer
 
     def note(self, site: int, round: int, answer: Answer) -> None:
-        """Write down what came of an ask."""
+        """Record the outcome of an ask."""
         now = self.now
         if isinstance(answer, Away):
             now.away[site] = answer.reason
@@ -355,7 +355,7 @@ class _Desk:
         again[site] = reason
 
     def take(self, sites: list[int]) -> None:
-        """Take in what these have sent."""
+        """Take in the answers of these sites."""
         if not sites:
             return
         now = self.now
@@ -367,7 +367,7 @@ class _Desk:
             now.taken[site] = now.taken.get(site, 0) + 1
 
     def _fault(self, site: int, round: int, answer: Update) -> str:
-        """What is wrong with an answer, or nothing."""
+        """What is wrong with an answer; "" if nothing is."""
         if fault := _mismatch(answer, self.study, round):
             return fault
         same = jax.tree.structure(answer.content) == jax.tree.structure(self.shape)
@@ -419,5 +419,5 @@ def _restored(like: Tree, leaves: Mapping[str, Any]) -> Tree:
     if len(expected) != len(leaves) or any(
         np.shape(a) != np.shape(b) for a, b in zip(expected, leaves.values(), strict=True)
     ):
-        raise ValueError("what was stored is of another study; begin it anew")
+        raise ValueError("the stored progress is of another study; begin the run anew")
     return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves.values()])

@@ -1,10 +1,10 @@
-"""All sites in one process: messages between them, or, for research, one compiled program.
+"""All sites in one process: with messages, or, for research, as one compiled program.
 
-`Direct` is a courier to sites that are functions of a message, as over a network; what a site does with its key,
-records, store and ledger is its own business. `simulate` has no ledger and no messages: it runs the same five functions
-as one program, thousands of updates a minute, and many seeds at once.
+`DirectTransport` is a transport to sites that are functions of a message, as over a network. Each site handles its own
+key, records, store and ledger. `simulate` has no ledger and no messages: it runs the same five functions as one
+program, thousands of updates a minute, and many seeds at once.
 
-Neither knows what is in a message.
+Neither reads what is in a message.
 """
 
 from collections import deque
@@ -12,30 +12,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tacit.basics.trees import Tree
 from tacit.engines.schedule import Step
 from tacit.federated.algorithm import Algorithm
 from tacit.federated.messages import Broadcast, Refusal, Update
 
-Tree = Any
-Site = Callable[[Broadcast], Update | Refusal]
+SiteFunction = Callable[[Broadcast], Update | Refusal]
 
 
 @dataclass
-class Direct:
-    """`Direct(sites)`: a courier to functions in this process. Each answers at once, in the order they are asked."""
+class DirectTransport:
+    """A transport to functions in this process. Each answers at once, in the order of asking."""
 
-    sites: Sequence[Site]
+    sites: Sequence[SiteFunction]
     _answers: deque[tuple[int, Update | Refusal]] = field(init=False, default_factory=deque)
 
     def send(self, site: int, broadcast: Broadcast) -> None:
-        """Ask a site; its answer waits to be received."""
+        """Ask a site, and keep its answer until it is received."""
         self._answers.append((site, self.sites[site](broadcast)))
 
     def receive(self) -> tuple[int, Update | Refusal]:
@@ -47,7 +46,7 @@ class Direct:
 
 
 def stacked(accesses: Sequence[Tree]) -> Tree:
-    """Many sites' records with the sites in front; all must have the same number of places."""
+    """Many sites' records, with the sites in front; all must have the same number of slots."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *accesses)
 
 
@@ -76,10 +75,10 @@ def simulate_many(
     schedules: Sequence[Iterable[Step]],
     record: Callable[[Tree], Tree] = lambda state: (),
 ) -> tuple[Tree, Tree]:
-    """`simulate` for many keys at once, each with a schedule of its own; the keys are in front of what it returns.
+    """`simulate` for many keys at once, each with its own schedule; what it returns has the keys in front.
 
-    Schedules may differ in whom they ask and in their length (such as where budgets differ), but at each step all must
-    ask as many sites, for updates of the same kind.
+    Schedules may differ in the sites they ask and in their length (for example where budgets differ), but at each step
+    all must ask the same number of sites, for updates of the same kind.
     """
     lists = [list(steps) for steps in schedules]
     if len(lists) != len(keys):
@@ -107,7 +106,7 @@ def simulate_many(
         many, found = _segment(answer, groups, record, algorithm, keys, *many, accesses, part, jnp.int32(begin))
         records.append(found)
         begin = end
-    state = _settled(algorithm, many[0])
+    state = _aggregated(algorithm, many[0])
     return state, jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *records) if records else ()
 
 
@@ -115,7 +114,7 @@ Groups = tuple[tuple[int, int], ...]  # how many updates of each kind a step ask
 
 
 def _planned(algorithm: Algorithm, steps: list[Step], sites: int) -> list[tuple[list[int], Groups]]:
-    """For each step: whom it asks, ordered by kind, and how many of each kind."""
+    """For each step: the sites it asks, ordered by kind, and how many of each kind."""
     counts, plan = [0] * sites, []
     for step in steps:
         if step.asked != step.arrived:
@@ -129,7 +128,7 @@ def _planned(algorithm: Algorithm, steps: list[Step], sites: int) -> list[tuple[
 
 
 @jax.jit
-def _settled(algorithm: Algorithm, states: Tree) -> Tree:
+def _aggregated(algorithm: Algorithm, states: Tree) -> Tree:
     return jax.vmap(lambda state: algorithm.broadcast(state)[0])(states)
 
 
@@ -146,14 +145,14 @@ def _segment(
     visits: Array,
     first: Array,
 ) -> tuple[tuple[Tree, Tree], Tree]:
-    """Consecutive steps that ask as many sites for updates of the same kinds, for all keys."""
+    """Run consecutive steps that ask the same number of sites for updates of the same kinds, for all keys."""
 
     def one(key: Array, state: Tree, site_states: Tree, visits: Array) -> tuple[tuple[Tree, Tree], Tree]:
         def body(carry: tuple[Tree, Tree], now: tuple[Array, Array]) -> tuple[tuple[Tree, Tree], Tree]:
             (state, site_states), (t, asked) = carry, now
-            if not groups:  # everybody is away
+            if not groups:  # all sites are away
                 return carry, record(algorithm.broadcast(state)[0])
-            settled, content = algorithm.broadcast(state)
+            aggregated, content = algorithm.broadcast(state)
             step_key = jax.random.fold_in(key, t)
 
             def visit(site: Array, kind: int) -> Tree:
@@ -166,7 +165,7 @@ def _segment(
                 begin += count
             new = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
             answers = jax.vmap(algorithm.answer)(new)
-            after = algorithm.coordinator_step(settled, asked, answers)
+            after = algorithm.coordinator_step(aggregated, asked, answers)
             moved = jax.tree.map(lambda all, leaf: all.at[asked].set(leaf), site_states, new)
             # A schedule that has ended asks site -1: nothing happens.
             carry = jax.tree.map(partial(jnp.where, asked[0] >= 0), (after, moved), carry)

@@ -1,12 +1,12 @@
-"""Schedules: which sites are asked, and whose answers arrive, in what order. No mathematics and no data in here.
+"""Schedules: which sites are asked, and which answers arrive, in what order. They use no mathematics and no data.
 
 A schedule is a list of `Step`s. In a step the sites in `asked` are sent the posterior as it is when the step begins;
 then the answers of those in `arrived` reach the coordinator, in that order. Every schedule made here keeps these rules:
 
-- what is asked arrives exactly once, in the same step or a later one;
+- every answer that is asked for arrives exactly once, in the same step or a later one;
 - no site is asked while an answer of its own is outstanding;
 - no site is asked more often than its limit, the updates that its budget pays for;
-- the arguments and the seed fix it. Chance comes from numpy's raw 64-bit words, which stay the same over its versions.
+- the arguments and the seed fix the schedule. Randomness is numpy's raw 64-bit words, the same in all its versions.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-Limits = Sequence[int | None] | np.ndarray | None
+UpdateLimits = Sequence[int | None] | np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,21 @@ class Step:
 
 
 def synchronous(
-    sites: int, rounds: int, *, limits: Limits = None, dropout: float = 0.0, straggling: float = 0.0, seed: int = 0
+    sites: int,
+    rounds: int,
+    *,
+    limits: UpdateLimits = None,
+    dropout: float = 0.0,
+    straggling: float = 0.0,
+    seed: int = 0,
 ) -> list[Step]:
-    """Ask all sites in every round; all answer in it, but for those that are away or late.
+    """Ask all sites in every round; all answer in it, except those that are away or late.
 
     asked_t = {m : answered_m < limit_m, nothing of m is outstanding, m is not away}
 
-    One step is one round, so a round with everybody away is an empty step. The schedule ends after `rounds`, or when
-    every site is at its limit; answers that are then outstanding arrive in one more step. A site's chances are its own:
-    limits, and other sites, do not change when it is away or late.
+    One step is one round, so a round with all sites away is an empty step. The schedule ends after `rounds`, or when
+    every site is at its limit; answers that are then outstanding arrive in one more step. Each site has its own random
+    numbers: limits and other sites do not change when it is away or late.
 
     | argument     | meaning                                                                                         |
     |--------------|-------------------------------------------------------------------------------------------------|
@@ -65,7 +71,7 @@ def synchronous(
     for _ in range(rounds):
         if not any(left):
             break
-        # One word of each kind for every site, used or not: so a site's chances are its own.
+        # One word of each kind for every site, used or not, so that sites do not affect each other.
         is_away, is_late = _chances(bits, sites, dropout), _chances(bits, sites, straggling)
         asked = tuple(m for m in range(sites) if left[m] and m not in late and not is_away[m])
         steps.append(Step(asked, (*late, *(m for m in asked if not is_late[m]))))
@@ -75,7 +81,7 @@ def synchronous(
     return [*steps, Step((), late)] if late else steps
 
 
-def sequential(sites: int, passes: int, *, limits: Limits = None) -> list[Step]:
+def sequential(sites: int, passes: int, *, limits: UpdateLimits = None) -> list[Step]:
     """Ask one site after the other, 0 to M − 1, `passes` times; each sees what those before it changed.
 
     Step k asks site k mod M, if it is below its limit. `limits` as in `synchronous`.
@@ -88,16 +94,16 @@ def sequential(sites: int, passes: int, *, limits: Limits = None) -> list[Step]:
     return [Step((m,), (m,)) for turn in range(passes) for m in range(sites) if turn < left[m]]
 
 
-def asynchronous(rates: Any, updates: int, *, limits: Limits = None, delay: int = 0, seed: int = 0) -> list[Step]:
-    """Let sites update when they are ready, each at its own rate, one at a time, as Sharma et al. (2019), section 4.
+def asynchronous(rates: Any, updates: int, *, limits: UpdateLimits = None, delay: int = 0, seed: int = 0) -> list[Step]:
+    """Let sites update when they are ready, each at its own rate, one at a time (Sharma et al. 2019, section 4).
 
     P(next site is m) = rate_m / Σ rates, over the sites below their limit that have no answer outstanding
 
     This is the order of independent clocks that ring after exponential times. It ends after `updates` answers, or when
-    every site is at its limit. With a `delay` an answer arrives that many steps after it was asked for: the site works
-    on a posterior that others change meanwhile. A step in which no site is free asks nobody, so that a delay from the
-    number of sites on makes them take turns, whatever their rates. Answers outstanding at the end arrive in one more
-    step. `limits` as in `synchronous`.
+    every site is at its limit. With a `delay`, an answer arrives that many steps after it was asked for: the site works
+    on a posterior that others change meanwhile. A step in which no site is free asks none, so a delay of at least the
+    number of sites makes them take turns, whatever their rates. Answers outstanding at the end arrive in one more step.
+    `limits` as in `synchronous`.
 
     >>> [step.asked[0] for step in asynchronous([1, 1, 8], 8, seed=1)]
     [2, 2, 1, 2, 2, 2, 2, 2]
@@ -128,11 +134,11 @@ def asynchronous(rates: Any, updates: int, *, limits: Limits = None, delay: int 
 
 
 def inverse_to_size(sizes: Any) -> np.ndarray:
-    """Rates of sites with the same computing power: what has more records takes longer.
+    """Rates of sites with the same computing power: a site with more records takes longer.
 
     rate_m = (1 / N_m) / Σ_k (1 / N_k)
 
-    The sizes must be public, since the schedule shows them.
+    The sizes must be public, because the schedule reveals them.
 
     >>> inverse_to_size([100, 300]).tolist()
     [0.75, 0.25]
@@ -142,7 +148,7 @@ def inverse_to_size(sizes: Any) -> np.ndarray:
 
 
 def communications(steps: Iterable[Step]) -> int:
-    """How many answers arrive in all.
+    """Count the answers that arrive.
 
     Σ_t |arrived_t|
 
@@ -153,7 +159,7 @@ def communications(steps: Iterable[Step]) -> int:
 
 
 def counts(steps: Iterable[Step], sites: int) -> np.ndarray:
-    """How many answers of each site arrive.
+    """Count the answers of each site that arrive.
 
     count_m = |{t : m ∈ arrived_t}|
 
@@ -168,7 +174,7 @@ def counts(steps: Iterable[Step], sites: int) -> np.ndarray:
 
 
 def _chances(bits: np.random.PCG64, count: int, probability: float) -> list[bool]:
-    """Independent events, each of this probability within 2⁻⁶⁴, and never where it is 0."""
+    """Independent events, each with this probability to within 2⁻⁶⁴, and never where it is 0."""
     bound = int(probability * 2**64)
     return [word < bound for word in np.asarray(bits.random_raw(count)).tolist()]
 
@@ -190,7 +196,7 @@ def _left(limits: Any, sites: int) -> list[float]:
 
 def _whole(name: str, number: Any, lowest: int) -> int:
     if isinstance(number, bool) or not isinstance(number, Integral) or number < lowest:
-        raise ValueError(f"{name}={number!r} is no whole number from {lowest} on: give one.")
+        raise ValueError(f"{name}={number!r} is not a whole number of at least {lowest}: give one.")
     return int(number)
 
 
@@ -201,9 +207,9 @@ def _each(name: str, numbers: Any) -> Any:
 
 
 def _rates(rates: Any) -> list[float]:
-    """Relative to the largest, so that their sum is finite."""
+    """The rates relative to the largest, so that their sum is finite."""
     numbers = [float(rate) for rate in _each("rates", rates)]
     for m, rate in enumerate(numbers):
         if not (rate > 0 and isfinite(rate)):
-            raise ValueError(f"rates[{m}]={rate!r} is no positive, finite number: give one, or leave the site out.")
+            raise ValueError(f"rates[{m}]={rate!r} is not a positive, finite number: give one, or leave the site out.")
     return [rate / max(numbers) for rate in numbers]

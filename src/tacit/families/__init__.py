@@ -18,13 +18,13 @@ from tacit.families.base import (
     register,
     sample,
 )
-from tacit.families.gaussian import DiagonalGaussian, FullGaussian, believe
+from tacit.families.gaussian import DiagonalGaussian, FullGaussian, denoise
 
 __all__ = [
     "DiagonalGaussian",
     "Family",
     "FullGaussian",
-    "believe",
+    "denoise",
     "entropy",
     "inner",
     "is_proper",

@@ -1,4 +1,4 @@
-"""What every exponential family shares, written once from its log-partition A(η).
+"""Functions shared by all exponential families, derived from the log-partition A(η).
 
     log q(x) = ⟨η, T(x)⟩ - A(η)
 
@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Tree = Any
+from tacit.basics.trees import Tree
+
 F = TypeVar("F", bound=Any)
 C = TypeVar("C")
 
@@ -25,8 +26,8 @@ C = TypeVar("C")
 def register(*meta_fields: str) -> Callable[[type[C]], type[C]]:
     """A decorator that makes a frozen dataclass a pytree; fields named here are metadata, the others data.
 
-    Unlike `jax.tree_util.register_dataclass`: in JAX 0.10 two classes registered there with as many fields and equal
-    metadata have *equal* structures, and a compiled function can run the program of one for the other.
+    Use it instead of `jax.tree_util.register_dataclass`: in JAX 0.10, two classes registered there with the same number
+    of fields and equal metadata have *equal* structures, and a compiled function can run one's program for the other.
     """
 
     def decorate(cls: type[C]) -> type[C]:
@@ -38,7 +39,7 @@ def register(*meta_fields: str) -> Callable[[type[C]], type[C]]:
             return keyed, tuple(getattr(instance, name) for name in meta_fields)
 
         def unflatten(meta: tuple[Any, ...], leaves: Any) -> C:
-            instance = object.__new__(cls)  # as it was: checks of arguments are not for tracers
+            instance = object.__new__(cls)  # skips __init__, whose checks are not for tracers
             for name, value in zip((*data, *meta_fields), (*leaves, *meta), strict=True):
                 object.__setattr__(instance, name, value)
             return instance
@@ -87,11 +88,11 @@ class Family(abc.ABC):
 def _check_names(q: Mapping[str, Tree], *others: Mapping[str, Tree]) -> None:
     for other in others:
         if set(q) != set(other):
-            raise ValueError(f"a product over {sorted(q)} met one over {sorted(other)}; the names must be the same")
+            raise ValueError(f"products over {sorted(q)} and over {sorted(other)}; expected the same names in both")
 
 
 def _fold(q: Tree, function: Any, *others: Any) -> list[Any]:
-    """`function` of each family in q (and of what stands there in the others)."""
+    """`function` of each family in q (and of the matching entries of the others)."""
     if isinstance(q, Mapping):
         _check_names(q, *others)
         return [x for name in q for x in _fold(q[name], function, *(other[name] for other in others))]
@@ -99,7 +100,7 @@ def _fold(q: Tree, function: Any, *others: Any) -> list[Any]:
 
 
 def over_parts(q: Tree, function: Any, *others: Any) -> Any:
-    """`function` of the family q, or of each family in a dict of them and of what stands there in the others."""
+    """`function` of the family q, or of each family in a dict of them, and of the matching entries of the others."""
     if isinstance(q, Mapping):
         _check_names(q, *others)
         return {name: over_parts(q[name], function, *(other[name] for other in others)) for name in q}
@@ -112,7 +113,7 @@ def product(*densities: F) -> F:
 
 
 def quotient(a: F, b: F) -> F:
-    """a / b: natural parameters subtract. What is left may be improper."""
+    """a / b: natural parameters subtract. The result may be improper."""
     return jax.tree.map(jnp.subtract, a, b)
 
 
@@ -148,7 +149,7 @@ def kl(q: F, p: F) -> Array:
 
 
 def kl_up_to_constant(q: F, p: F) -> Array:
-    """KL(q ‖ p) - A(η_p): the part that depends on q. It is there even if p (a cavity) is improper."""
+    """KL(q ‖ p) - A(η_p): the part that depends on q. It exists even if p (a cavity) is improper."""
     return inner(quotient(q, p), mean_parameters(q)) - log_partition(q)
 
 
@@ -169,8 +170,9 @@ def sample(key: Array, q: Tree, shape: tuple[int, ...] = ()) -> Tree:
 
 
 def project(q: F, floor: F) -> F:
-    """The nearest proper member to a result that noise made improper, at least as concentrated as `floor`.
+    """The nearest member of the family to q that is at least as concentrated as `floor`, and so proper.
 
-    Post-processing of a release, so it costs nothing. A usual floor is the prior: data never makes one less certain.
+    For a result that noise made improper. It is post-processing of a release, so it costs nothing. A usual floor is the
+    prior: data never makes q less certain.
     """
     return over_parts(q, lambda part, least: part.project(least), floor)

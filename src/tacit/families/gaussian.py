@@ -16,7 +16,7 @@ from tacit.families.base import Family, register
 class DiagonalGaussian(Family):
     """Independent normals: precision_mean = Λμ and precision = Λ, elementwise.
 
-    >>> q = DiagonalGaussian.of(mean=jnp.array([1.0, 2.0]), deviation=jnp.array([1.0, 0.5]))
+    >>> q = DiagonalGaussian.of(mean=jnp.array([1.0, 2.0]), sd=jnp.array([1.0, 0.5]))
     >>> (q + q).mean.tolist(), (q + q).precision.tolist()
     ([1.0, 2.0], [2.0, 8.0])
     """
@@ -25,16 +25,16 @@ class DiagonalGaussian(Family):
     precision: Array
 
     @classmethod
-    def of(cls, mean: Any, deviation: Any) -> "DiagonalGaussian":
+    def of(cls, mean: Any, sd: Any) -> "DiagonalGaussian":
         """From means and standard deviations."""
         mean = jnp.asarray(mean, jnp.result_type(float))
-        precision = jnp.broadcast_to(jnp.asarray(deviation, mean.dtype) ** -2, mean.shape)
+        precision = jnp.broadcast_to(jnp.asarray(sd, mean.dtype) ** -2, mean.shape)
         return cls(precision * mean, precision)
 
     @classmethod
-    def standard(cls, dimension: int, deviation: float = 1.0) -> "DiagonalGaussian":
-        """Mean zero and one standard deviation for all coordinates."""
-        return cls.of(jnp.zeros(dimension), deviation)
+    def standard(cls, dimension: int, sd: float = 1.0) -> "DiagonalGaussian":
+        """Mean zero and the same standard deviation `sd` for all coordinates."""
+        return cls.of(jnp.zeros(dimension), sd)
 
     @property
     def mean(self) -> Array:
@@ -45,7 +45,7 @@ class DiagonalGaussian(Family):
         return 1 / self.precision
 
     @property
-    def deviation(self) -> Array:
+    def standard_deviation(self) -> Array:
         return jnp.sqrt(self.variance)
 
     def log_partition(self) -> Array:
@@ -60,9 +60,9 @@ class DiagonalGaussian(Family):
 
     def sample(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
         noise = jax.random.normal(key, (*shape, *self.precision.shape), self.precision.dtype)
-        return self.mean + self.deviation * noise
+        return self.mean + self.standard_deviation * noise
 
-    def project(self, floor: "DiagonalGaussian") -> "DiagonalGaussian":
+    def project(self, floor: Any) -> "DiagonalGaussian":
         """Precisions below the floor's become the floor's; Λμ stays: the nearest point in η."""
         return DiagonalGaussian(self.precision_mean, jnp.maximum(self.precision, floor.precision))
 
@@ -87,9 +87,9 @@ class FullGaussian(Family):
         return cls(precision @ mean, precision)
 
     @classmethod
-    def standard(cls, dimension: int, deviation: float = 1.0) -> "FullGaussian":
-        """Mean zero, independent, with one standard deviation for all coordinates."""
-        return DiagonalGaussian.standard(dimension, deviation).full()
+    def standard(cls, dimension: int, sd: float = 1.0) -> "FullGaussian":
+        """Mean zero, independent, with the same standard deviation `sd` for all coordinates."""
+        return DiagonalGaussian.standard(dimension, sd).full()
 
     @property
     def mean(self) -> Array:
@@ -100,7 +100,7 @@ class FullGaussian(Family):
         return _symmetric(jnp.linalg.inv(self.precision))
 
     @property
-    def deviation(self) -> Array:
+    def standard_deviation(self) -> Array:
         return jnp.sqrt(jnp.diagonal(self.covariance))
 
     def log_partition(self) -> Array:
@@ -124,13 +124,13 @@ class FullGaussian(Family):
         root = jnp.linalg.cholesky(_symmetric(self.precision))
         return self.mean + jax.scipy.linalg.solve_triangular(root.T, noise[..., None], lower=False)[..., 0]
 
-    def project(self, floor: "FullGaussian") -> "FullGaussian":
+    def project(self, floor: Any) -> "FullGaussian":
         """Λ raised to at least the floor's Λ₀ in every direction: eigenvalues of R⁻¹ΛR⁻ᵀ below 1 become 1, Λ₀ = RRᵀ."""
         root = jnp.linalg.cholesky(_symmetric(floor.precision))
         half = jax.scipy.linalg.solve_triangular(root, _symmetric(self.precision), lower=True)
         relative = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
         values, vectors = jnp.linalg.eigh(_symmetric(relative))
-        # Beside a huge eigenvalue a 1 is lost to rounding, and the result could be improper again.
+        # Next to a huge eigenvalue a 1 is lost to rounding, and the result could be improper again.
         least = jnp.maximum(1, 8 * values.shape[0] * jnp.finfo(values.dtype).eps * values[-1])
         raised = root @ (vectors * jnp.maximum(values, least)) @ (root @ vectors).T
         return FullGaussian(self.precision_mean, _symmetric(raised))
@@ -141,18 +141,18 @@ class FullGaussian(Family):
         return DiagonalGaussian(precision * self.mean, precision)
 
     def full(self) -> "FullGaussian":
-        """Itself: so that code for either Gaussian can ask for the full one."""
+        """Itself, so that code for either Gaussian can call `full`."""
         return self
 
 
-def believe(matrix: Array, noise: float | Array, trust: float | Array | None = None) -> tuple[Array, float | Array]:
-    """What a noised symmetric matrix shows of the positive one behind it, and the largest eigenvalue of the noise.
+def denoise(matrix: Array, noise: float | Array, shrinkage: float | Array | None = None) -> tuple[Array, float | Array]:
+    """Estimate a positive semidefinite matrix from a noised symmetric one; also the noise's largest eigenvalue.
 
-    Noise of deviation s on the diagonal and s/√2 beside it has eigenvalues up to s√(2d), its edge. An eigenvalue λ of
-    the matrix itself shows as λ + edge²/4λ, and not at all below half the edge (Baik, Ben Arous & Péché 2005): what
-    shows above the edge is believed to be that λ. Of the rest the diagonal is believed: so far as it is above s, or,
-    with `trust`, that share of its best guess, where numbers that vary by no more than s are drawn to their mean (James
-    & Stein 1961). Without noise this is the projection onto matrices without negative eigenvalues.
+    Noise of standard deviation s on the diagonal and s/√2 off it has eigenvalues up to s√(2d), its edge. An eigenvalue
+    λ of the true matrix appears at λ + edge²/4λ, and not at all below half the edge (Baik, Ben Arous & Péché 2005):
+    each eigenvalue above the edge is replaced by that λ. The remainder keeps only its diagonal: the part above s, or,
+    with `shrinkage`, that share of its best estimate, which pulls numbers that vary by no more than s to their mean
+    (James & Stein 1961). Without noise this is the projection onto matrices without negative eigenvalues.
     """
     edge = noise * math.sqrt(2 * matrix.shape[0])
     values, vectors = jnp.linalg.eigh(_symmetric(matrix))
@@ -160,13 +160,13 @@ def believe(matrix: Array, noise: float | Array, trust: float | Array | None = N
     sizes = jnp.where(shown, (values + jnp.sqrt(jnp.where(shown, values**2 - edge**2, 0))) / 2, 0)
     seen = (vectors * sizes) @ vectors.T
     rest = jnp.diagonal(matrix) - jnp.diagonal(seen)
-    if trust is None:
+    if shrinkage is None:
         rest = jnp.maximum(0, rest - noise)
     else:
         middle = jnp.mean(rest)
         varied = jnp.mean((rest - middle) ** 2)
         share = jnp.clip(1 - noise**2 / jnp.maximum(varied, 1e-30), 0, 1)
-        rest = trust * jnp.maximum(0, middle + share * (rest - middle))
+        rest = shrinkage * jnp.maximum(0, middle + share * (rest - middle))
     return seen + jnp.diag(rest), edge
 
 

@@ -1,38 +1,37 @@
-"""What a federated method is: five pure functions, and nothing about how messages move.
+"""The protocol of federated methods: five pure functions, and nothing about how messages move.
 
 | function           | where       | what                                                                             |
 |--------------------|-------------|----------------------------------------------------------------------------------|
 | `coordinator_init` | coordinator | the state before the first round, for a number of sites                          |
-| `broadcast`        | coordinator | settle what has arrived, and what every site is sent next                        |
+| `broadcast`        | coordinator | aggregate what has arrived; the content that every site is sent next             |
 | `site_init`        | site        | the state of a site that was never asked                                         |
-| `site_step`        | site        | the one that reads records: the state after an update, released                  |
+| `site_step`        | site        | the state after an update, released; the only function that reads records        |
 | `coordinator_step` | coordinator | take in the answers that have arrived, from one site or from many                |
 
-Whether sites are asked all at once, in turn or whenever they like is a schedule, not another method.
+Whether sites are asked all at once, in turn or whenever they are ready is up to a schedule, not to the method.
 
 A site's updates need not all be of one kind (some release more than others), and the price depends on the kind.
-`kind(count)` is that of a site's update number `count`: public, and static where a step is compiled.
+`kind(count)` is the kind of a site's update number `count`: public, and static where a step is compiled.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 
-Tree = Any
-
 
 class Algorithm(Protocol):
-    """A federated method. States and contents are pytrees of arrays; contents are what `messages` can encode."""
+    """A federated method. States and contents are pytrees of arrays; `messages` can encode contents."""
 
     def coordinator_init(self, sites: int) -> Tree:
         """The coordinator's state before the first round."""
         ...
 
     def broadcast(self, state: Tree) -> tuple[Tree, Tree]:
-        """The state with everything settled that has arrived, and the content of the next broadcast."""
+        """The state with everything that has arrived aggregated, and the content of the next broadcast."""
         ...
 
     def site_init(self) -> Tree:
@@ -40,7 +39,7 @@ class Algorithm(Protocol):
         ...
 
     def kind(self, count: int) -> int:
-        """Which of its programs a site runs at its update number `count`, from 0."""
+        """Which of its programs a site runs at its update number `count`, counted from 0."""
         ...
 
     def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
@@ -48,7 +47,7 @@ class Algorithm(Protocol):
         ...
 
     def answer(self, state: Tree) -> Tree:
-        """What of a site's state leaves it."""
+        """The part of a site's state that it sends."""
         ...
 
     def coordinator_step(self, state: Tree, sites: Array, answers: Tree) -> Tree:

@@ -2,9 +2,9 @@
 
     descent = ∇KL(q ‖ prior) - Σ_m w_m ∇E_q[log p(data_m | θ)]
 
-The method that partitioned inference is compared with. With w_m = 1 and all sites in every round it is VI on all
-records; with w_m = N / N_m and one site at a time, whichever comes (Sharma et al. 2019), it follows the sites that come
-most often. Sites keep nothing.
+Partitioned inference is compared with this method. With w_m = 1 and all sites in every round it is VI on all records;
+with w_m = N / N_m and one site at a time, in any order (Sharma et al. 2019), it follows the sites that come most often.
+Sites keep no state.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.families import register
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 from tacit.solvers.base import Target
-
-Tree = Any
 
 
 @register()
@@ -38,7 +37,7 @@ class AveragingState:
 class GradientAveraging:
     """`GradientAveraging(start, prior, likelihood, weights, VI(...))`: an `Algorithm`.
 
-    weights: w_m of each site, public. solver: a `VI`, whose gradient the sites and whose step the coordinator takes.
+    weights: w_m of each site, public. solver: a `VI`; sites compute its gradient, the coordinator takes its steps.
     """
 
     start: Any
@@ -53,7 +52,7 @@ class GradientAveraging:
             raise ValueError(f"{name} has a prior outside of the family, which every site would add; use PVI")
 
     def coordinator_init(self, sites: int) -> AveragingState:
-        if self.weights.ndim != 1 or self.weights.shape[0] < sites:  # a site sees to shapes with one site
+        if self.weights.ndim != 1 or self.weights.shape[0] < sites:  # a site checks shapes with one site
             raise ValueError(f"weights has shape {self.weights.shape}; expected one for each of {sites} sites")
         state = self.solver.begin(self.start)
         return AveragingState(state, jax.tree.map(jnp.zeros_like, state.parameters), jnp.int32(0))

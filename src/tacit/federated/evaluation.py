@@ -1,13 +1,13 @@
-"""How good a posterior is on records that sites held out: paid for, like everything that reads records.
+"""Evaluate a posterior on records that sites held out. This has a price, like everything that reads records.
 
 A held-out record contributes a bounded vector to one noised sum at its site:
 
 | part                          | how many     | each at most |
 |-------------------------------|--------------|--------------|
-| 1, whether it is right, -log p of its class over `MOST_LOSS`, kept at 1 | 3 | 1 |
+| 1; whether its prediction is right; -log p of its class over `MOST_LOSS`, at most 1 | 3 | 1 |
 | which bin its probability is in; that times its class; that times its probability | 3 × bins | one entry of 1 |
 
-so its norm is at most √6, and nothing is clipped.
+Its norm is at most √6, so nothing is clipped.
 """
 
 import math
@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.families import register
 from tacit.privacy.clipping import Dense
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 
-Tree = Any
 BINS = 10  # of predicted probabilities, equally wide
 MOST_LOSS = 5.0  # a record that is predicted worse counts as this
 CLIP = math.sqrt(6)
@@ -35,7 +35,7 @@ CLIP = math.sqrt(6)
 class Evaluation:
     """`Evaluation(posterior, model)`: an `Algorithm` of one round, for models with two classes.
 
-    posterior: the q to be judged, which is released. model: for its `predict`.
+    posterior: the released q to evaluate. model: for its `predict`.
     """
 
     posterior: Any
@@ -81,9 +81,10 @@ def _scores(chance: Array, y: Array) -> Array:
 
 
 def summary(sums: Any, noise: float) -> dict[str, Any]:
-    """Accuracy, mean log-likelihood and calibration from the sum over sites; `noise` is its deviation, public.
+    """Accuracy, mean log-likelihood and calibration from the sum over sites.
 
-    Deviations are those of the privacy noise alone, to first order. A bin that noise could have filled is left out.
+    noise: the public standard deviation of the sum's noise. Standard deviations in the answer are those of the privacy
+    noise alone, to first order. A bin that noise could have filled is left out.
     """
     total = np.asarray(sums, float)
     count, right, loss = total[0], total[1], total[2]
@@ -98,7 +99,7 @@ def summary(sums: Any, noise: float) -> dict[str, Any]:
             "count": float(bins[j]),
             "share": float(np.clip(ones[j] / bins[j], 0, 1)),
             "mean_probability": float(np.clip(chances[j] / bins[j], 0, 1)),
-            "deviation": float(noise / bins[j]),
+            "sd": float(noise / bins[j]),
         }
         for j in range(BINS)
         if bins[j] > 4 * noise
@@ -108,9 +109,9 @@ def summary(sums: Any, noise: float) -> dict[str, Any]:
     return {
         "records": float(count),
         "accuracy": accuracy,
-        "accuracy_deviation": float(noise * math.hypot(1, accuracy) / count),
+        "accuracy_sd": float(noise * math.hypot(1, accuracy) / count),
         "log_likelihood": -MOST_LOSS * mean_loss,
-        "log_likelihood_deviation": float(MOST_LOSS * noise * math.hypot(1, mean_loss) / count),
+        "log_likelihood_sd": float(MOST_LOSS * noise * math.hypot(1, mean_loss) / count),
         "least_log_likelihood": -MOST_LOSS,
         "calibration": rows,
         "calibration_error": error / counted if rows else None,

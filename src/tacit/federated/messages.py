@@ -1,14 +1,15 @@
-"""What moves between a coordinator and a site, as bytes: closed, versioned, one encoding for each message.
+"""Messages between a coordinator and a site, as bytes: closed, versioned, one encoding for each message.
 
     "tacit\\0" · version (1 byte) · length of the header (4 bytes) · header · arrays · sha256 of all before (32 bytes)
 
 The header is canonical JSON in ASCII: the message's fields, and for the content the type and shape of each array. The
 arrays follow in the header's order, C-contiguous and little-endian; the length is big-endian. The hash shows damage. It
-is **no authentication**: whoever can change a message can hash it anew, so the channel must say who speaks.
+is **not authentication**: anyone who can change a message can hash it anew, so the channel must authenticate the
+sender.
 
-A **tree** is what a content may be: arrays of the types of `DTYPES` (a scalar is one without dimensions), the families
-of `FAMILIES`, and dicts of trees by name. It comes back as read-only NumPy arrays, so that float64 survives where JAX
-would make it float32. Any number may travel, NaN and infinity too: the receiver judges them.
+A content is a **tree**: arrays of the types of `DTYPES` (a scalar is one without dimensions), the families of
+`FAMILIES`, and dicts of trees by name. It is decoded to read-only NumPy arrays, so that float64 survives where JAX
+would make it float32. Any number may be sent, including NaN and infinity: the receiver checks them.
 """
 
 import hashlib
@@ -21,10 +22,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from tacit.basics.trees import Tree
 from tacit.families import DiagonalGaussian, FullGaussian
 from tacit.privacy.events import check_number
 
-Tree = Any
 Path = tuple[str, ...]  # the keys that lead to a part of a content
 
 MAGIC = b"tacit\0"
@@ -32,7 +33,7 @@ VERSION = 1
 DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("bool", "float32", "float64", "int32", "int64", "uint8")}
 FAMILIES = {"DiagonalGaussian": DiagonalGaussian, "FullGaussian": FullGaussian}
 
-# What a message may cost its receiver, each far above what a study sends.
+# Limits on what a message may cost its receiver, each far above what a study sends.
 MOST_BYTES = 2**28  # of a whole message: a full Gaussian of 5,700 parameters in float64
 MOST_HEADER = 2**20  # bytes of JSON; parsed, it takes some fifty times as much memory
 MOST_ARRAYS = 4096  # a network of a thousand layers, with a Gaussian each for weights and biases
@@ -47,7 +48,7 @@ _HASH = hashlib.sha256().digest_size
 
 
 class _Envelope:
-    """The fields around a content are checked when a message is made, by whichever side makes it."""
+    """Checks the fields around a content when a message is made, on either side."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -60,7 +61,7 @@ class _Envelope:
 
 @dataclass(frozen=True)
 class Broadcast(_Envelope):
-    """From the coordinator to the sites. Compare messages by their `encode`: arrays have no one truth value."""
+    """From the coordinator to the sites. Compare messages by their `encode`: arrays have no single truth value."""
 
     study: str
     round: int
@@ -79,7 +80,7 @@ class Update(_Envelope):
 
 @dataclass(frozen=True)
 class Refusal(_Envelope):
-    """A site's answer that there is no update. The reason leaves the site as it is: it must not depend on a record."""
+    """A site's answer that there is no update. The reason is sent as it is, so it must not depend on a record."""
 
     study: str
     site: str
@@ -109,8 +110,8 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes) -> Message:
     """The message in `data`.
 
-    Guarantee: whatever the bytes, this returns a message m with `encode(m) == data` or raises a ValueError; it runs
-    nothing that the bytes say, and takes memory in proportion to their length.
+    Guarantee: for any bytes, this returns a message m with `encode(m) == data` or raises a ValueError; it runs no code
+    from the bytes, and takes memory in proportion to their length.
     """
     header = _unpack(data)
     kind = header.pop("kind")
@@ -120,12 +121,12 @@ def decode(data: bytes) -> Message:
 
 
 def encode_tree(tree: Tree) -> bytes:
-    """The bytes of a tree alone, for state that is stored. It promises what `encode` does."""
+    """The bytes of a tree alone, for state that is stored. It has the guarantee of `encode`."""
     return _pack({"kind": "tree", "content": tree})
 
 
 def decode_tree(data: bytes) -> Tree:
-    """The tree in `data`. It promises what `decode` does."""
+    """The tree in `data`. It has the guarantee of `decode`."""
     header = _unpack(data)
     if header["kind"] != "tree":
         raise ValueError(f"data holds a message, {header['kind']}; expected a tree alone, so read it with decode")
@@ -226,7 +227,7 @@ class _Payload:
 
 
 def _describe(tree: Tree, path: Path, arrays: list[np.ndarray]) -> dict[str, Any]:
-    """What the header says of a tree; its arrays are appended in the order of their bytes."""
+    """The header's description of a tree; its arrays are appended in the order of their bytes."""
     if type(tree) is dict:
         _check_entries(tree, path)
         return {"entries": {name: _describe(tree[name], (*path, name), arrays) for name in sorted(tree)}}
@@ -239,7 +240,7 @@ def _describe(tree: Tree, path: Path, arrays: list[np.ndarray]) -> dict[str, Any
 
 
 def _describe_array(tree: Any, path: Path, arrays: list[np.ndarray]) -> dict[str, Any]:
-    # Not a subclass of ndarray: a mask would be lost.
+    # No subclass of ndarray: a mask would be lost.
     if type(tree) is not np.ndarray and not isinstance(tree, np.generic | jax.Array):
         expected = f"an array (for a number, np.float64(0.5)), a dict or one of {', '.join(FAMILIES)}"
         raise ValueError(f"{_place(path)} is a {type(tree).__name__}; expected {expected}")
@@ -285,13 +286,13 @@ def _check_entries(entries: dict[Any, Any], path: Path) -> None:
 
 
 def _check_array(name: str, shape: list[Any], before: int, path: Path) -> int:
-    """The size in bytes of an array that may travel, after `before` others."""
+    """The size in bytes of an array that may be sent, after `before` others."""
     if name not in DTYPES:
         raise ValueError(f"{_place(path)} is of type {reprlib.repr(name)}; expected one of {', '.join(DTYPES)}")
     if before >= MOST_ARRAYS:
         raise ValueError(f"{_place(path)} comes after {before} arrays; expected at most {MOST_ARRAYS}: stack some")
     valid = len(shape) <= MOST_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
-    # max: NumPy refuses even an empty array if its other dimensions multiply to too much.
+    # max: NumPy refuses even an empty array if the product of its other dimensions is too large.
     if not valid or math.prod(max(n, 1) for n in shape) * DTYPES[name].itemsize > MOST_BYTES:
         expected = f"at most {MOST_DIMENSIONS} whole numbers, for at most {MOST_BYTES} bytes"
         raise ValueError(f"{_place(path)} is of shape {reprlib.repr(shape)}; expected {expected}")

@@ -1,23 +1,21 @@
-"""The round before the first: means and deviations of numeric columns over all sites, from noised sums.
+"""The round before the first: means and standard deviations of numeric columns over all sites, from noised sums.
 
 Each site releases Σ(u, u² - ½, 1) over its records, u = x on [-1, 1] by public bounds; the coordinator adds them up.
-What comes out (`scaling`) standardises records at every site alike, and is part of the study's plan from then on.
+The result (`scaling`) standardises records in the same way at every site, and is part of the study's plan from then on.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.families import register
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
-from tacit.scaling import Range, Scaling, release_moments, scaling_of
-
-Tree = Any
+from tacit.tables.scaling import Range, Scaling, release_moments, scaling_of
 
 
 @register("noise")
@@ -25,7 +23,7 @@ Tree = Any
 class Moments:
     """`Moments(bounds, noise)`: an `Algorithm` of one round on records x (columns,).
 
-    bounds: public, of each column. noise: the public deviation of the noise in one site's sums.
+    bounds: public, of each column. noise: the public standard deviation of the noise in one site's sums.
     """
 
     bounds: Range
@@ -46,7 +44,7 @@ class Moments:
         return 0
 
     def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
-        """The site's own bounds are used, not those that were sent: the clip rests on them."""
+        """Uses the site's own bounds, not those that were sent: the clip depends on them."""
         del state, content, kind
         return release_moments(key, access, self.bounds, is_counted=True)
 

@@ -1,20 +1,19 @@
 """Partitioned variational inference: q = prior · t_0 · Π_m t_m, and each site refines the factor of its own records.
 
     cavity_m = q / t_m
-    q_m      = argmin KL(q_m ‖ cavity_m · p(data_m | θ))       (`solver`, the one that reads records)
+    q_m      = argmin KL(q_m ‖ cavity_m · p(data_m | θ))       (`solver`, which alone reads records)
     t_m      ← t_m · (q_m / q)^ρ                               (ρ: the damping of this update)
 
-after Bui et al. (2018), with privacy at the sites after Sharma et al. (2019) and Liu (2019). What leaves a site is its
-factor, so a message that is lost, late or repeated does no lasting harm: the next one replaces it.
+after Bui et al. (2018), with privacy at the sites after Sharma et al. (2019) and Liu (2019). A site sends its factor,
+so a message that is lost, late or repeated does no lasting harm: the next one replaces it.
 
-**Improper products.** Noise can take precision away. The coordinator then adds a factor t_0 of its own, a Gaussian of
-precision P - Λ at m: m is where q was, Λ the precision that prior and sites leave, P the nearest one that can be
-believed. It pulls q towards where q is, and so does not move a fixed point: there the sites' gradients balance the
-prior's, whatever P. Its centre follows q at the sites' damping. A prior outside the family is one more factor, refined
-by the coordinator. All of this is a function of released numbers and costs nothing. The product of all factors is q, at
-all times.
+**Improper products.** Noise can take precision away. The coordinator then adds its own factor t_0, a Gaussian of
+precision P - Λ at m: m is q's current mean, Λ the precision of the prior and the sites, P the nearest plausible one.
+It pulls q towards m, and so does not move a fixed point: there the sites' gradients balance the prior's, for any P.
+Its centre follows q at the sites' damping. A prior outside the family is one more factor, refined by the coordinator.
+All of this is a function of released numbers and costs nothing. The product of all factors is q, at all times.
 
-**Cavities** are made of what the coordinator sent and the site's own released factor, never of unreleased noise
+**Cavities** are computed from what the coordinator sent and the site's own released factor, never from unreleased noise
 (docs/errata.md, 3).
 """
 
@@ -29,39 +28,39 @@ from jax import Array
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from tacit.families import believe, over_parts, power, product, project, quotient, register
+from tacit.basics.trees import Tree
+from tacit.families import denoise, over_parts, power, product, project, quotient, register
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 from tacit.solvers.base import Solver, Target
 
-Tree = Any
-LEAST_PRECISION = 0.1  # of q, as a share of the prior's: data may make one less sure than the prior, to an extent
-LEAST_TOLD = 1e-5  # of the prior's covariance: what rounding leaves of directions of which data tell nothing
-POINTS = 64  # pairs at which a prior outside the family is looked at
+LEAST_PRECISION = 0.1  # of q, as a share of the prior's: data may make q somewhat less certain than the prior
+LEAST_TOLD = 1e-5  # of the prior's covariance: what rounding leaves in directions about which data say nothing
+POINTS = 64  # pairs of points at which a prior outside the family is evaluated
 
 
 @register("shrinks")
 @dataclass(frozen=True)
 class Noise:
-    """The public deviations of noise in the sum of all sites' factors: of gradients, and of a matrix of curvature.
+    """The public standard deviations of noise in the sum of all sites' factors: of gradients, and of curvature.
 
-    share: by how much of the largest eigenvalue of that noise P is raised, for what noise could hide. reach: the
-    longest step of q's mean. trust: the share that is believed of curvature that noise hides (`families.believe`).
-    early: the deviation of gradients at the first `until` updates, where it is another. shrinks: report what is to be
-    believed of a noised mean that the prior has an opinion on, in place of the mean as it is.
+    share: P is raised by this share of the noise's largest eigenvalue, because noise could hide as much. reach: the
+    longest step of q's mean. shrinkage: the share kept of curvature that noise hides (`families.denoise`). early: the
+    standard deviation of gradients at the first `until` updates, if it differs. shrinks: report the noised mean shrunk
+    towards the prior's, in place of the mean as it is.
     """
 
     gradient: float = 0.0
     curvature: float = 0.0
     share: float = 0.4
     reach: float = math.inf
-    trust: float | None = None
+    shrinkage: float | None = None
     early: float | None = None
     until: int = 0
     shrinks: bool = False
 
     def at(self, turn: Array) -> Array:
-        """The deviation of gradients at an update."""
+        """The standard deviation of gradients at an update."""
         early = self.gradient if self.early is None else self.early
         return jnp.where(turn < self.until, early, self.gradient)
 
@@ -69,7 +68,7 @@ class Noise:
 @register()
 @dataclass(frozen=True)
 class SiteState:
-    """A site's factor in q, how many updates it has made, and what its solvers remember, which is made of releases."""
+    """A site's factor in q, how many updates it has made, and its solvers' memory, which is computed from releases."""
 
     factor: Tree
     count: Array
@@ -81,10 +80,10 @@ class SiteState:
 class CoordinatorState:
     """q = prior · refined · own · Π factors. factors: of all sites, stacked; total: their product.
 
-    refined: what the prior has over the family's member in its place; own: the pull that keeps q proper. error: the
+    refined: the ratio of the prior to the family's member in its place; own: the pull that keeps q proper. error: the
     covariance of q's mean that comes from noise, where that is known. arrived: answers since the last broadcast;
-    answered: in all. left, noised: where noise shrinks, what of the way to the data's mean is left (a matrix), and the
-    part of error that comes from noise alone.
+    answered: in all. left, noised: with `Noise.shrinks`, the part of the way to the data's mean that is left (a
+    matrix), and the part of `error` that comes from noise alone.
     """
 
     q: Tree
@@ -104,10 +103,10 @@ class CoordinatorState:
 class PVI:
     """`PVI(prior, likelihood, solvers=(conjugate,))`: an `Algorithm`.
 
-    prior: in the family of q. likelihood: of one record, as a solver sees it. solvers: what a site may run; `kinds`
-    says which of them at its first, second, ... update, and `damping` the ρ of each; the last entry holds for all
-    later ones. noise: needed by solvers that hand on noised curvature (`NaturalStep`). prior_steps: how often a prior
-    that is not in the family (a likelihood with `log_prior_correction`) is refined between rounds.
+    prior: in the family of q. likelihood: of one record, as solvers use it. solvers: what a site may run; `kinds` says
+    which of them at its first, second, ... update, and `damping` the ρ of each; the last entry holds for all later
+    updates. noise: needed by solvers that release noised curvature (`NaturalStep`). prior_steps: how often a prior
+    outside the family (a likelihood with `log_prior_correction`) is refined between rounds.
     """
 
     prior: Any
@@ -120,7 +119,7 @@ class PVI:
 
     def __post_init__(self) -> None:
         if not self.solvers or not self.kinds or not set(self.kinds) <= set(range(len(self.solvers))):
-            raise ValueError(f"kinds={self.kinds}; expected places among the {len(self.solvers)} solvers, at least one")
+            raise ValueError(f"kinds={self.kinds}; expected indices of the {len(self.solvers)} solvers, at least one")
         if not self.damping or not all(0 < rho <= 1 for rho in self.damping):
             raise ValueError(f"damping={self.damping}; expected numbers above 0 and at most 1")
         if self.noise is not None and isinstance(self.prior, dict):
@@ -143,13 +142,13 @@ class PVI:
         return CoordinatorState(self.prior, factors, flat, flat, flat, error, zero, zero, left, noised)
 
     def broadcast(self, state: CoordinatorState) -> tuple[CoordinatorState, Tree]:
-        """Settle q, and send it."""
+        """Aggregate, and send q."""
         # The round that has ended: each site's last update was its number `turn`, on average.
         sites = jax.tree.leaves(state.factors)[0].shape[0]
         turn = jnp.maximum(0, (state.answered - 1) // sites)
         rho = self._damping(turn) * jnp.minimum(1, state.arrived.astype(jnp.result_type(float)) / sites)
-        settled = self._settle(state, rho, turn)
-        state = jax.tree.map(partial(jnp.where, state.arrived > 0), settled, state)
+        aggregated = self._aggregate(state, rho, turn)
+        state = jax.tree.map(partial(jnp.where, state.arrived > 0), aggregated, state)
         return replace(state, arrived=jnp.int32(0)), state.q
 
     def site_init(self) -> SiteState:
@@ -184,25 +183,25 @@ class PVI:
         return replace(
             state,
             factors=factors,
-            # Anew, not by differences: the rounding of a factor that once was huge would stay for good.
+            # Recomputed, not updated by differences: the rounding of a factor that once was huge would stay for good.
             total=jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), factors),
             arrived=state.arrived + count,
             answered=state.answered + count,
         )
 
     def posterior(self, state: CoordinatorState) -> Tree:
-        """What to report: q, or, where noise is known, (mean, covariance) of the data's posterior and the noise's.
+        """The posterior to report: q, or, where noise is known, (mean, covariance) that account for data and noise.
 
         The mean m of the data's posterior is known with an error of covariance E. Before the data, m - m₀ has
-        covariance T, what the data tell: by how much the prior's exceeds the posterior's. With noise that shrinks, the
-        reported mean is m₀ + S(q's - m₀), S = T(T + E)⁻¹. That of q is m₀ + (1 - K)(m - m₀) plus noise of covariance N,
-        K being what is left of the way to go, so that the covariance is that of the data's posterior and
+        covariance T, the prior's covariance minus the posterior's. With `Noise.shrinks`, the reported mean is
+        m₀ + S(q's - m₀), S = T(T + E)⁻¹. The mean of q is m₀ + (1 - K)(m - m₀) plus noise of covariance N, where K is
+        the part of the way that is left. So the reported covariance is that of the data's posterior plus
         (1 - S(1 - K)) T (1 - S(1 - K))ᵀ + S N Sᵀ.
         """
         if self.noise is None:
             return state.q
-        believed, _ = _believed(state.total.precision, self.noise)
-        covariance = _inverse(self.prior.precision + believed)
+        shrunk, _ = _denoised(state.total.precision, self.noise)
+        covariance = _inverse(self.prior.precision + shrunk)
         if not self.noise.shrinks:
             return state.q.mean, covariance + state.error
         told = _inverse(self.prior.precision) - covariance
@@ -215,13 +214,13 @@ class PVI:
         rhos = jnp.asarray(self.damping, jnp.result_type(float))
         return rhos[jnp.minimum(count, len(self.damping) - 1)]
 
-    # --- Settling: everything here is a function of released numbers ---------------------------------------------
+    # --- Aggregating: everything here is a function of released numbers ---------------------------------------------
 
-    def _settle(self, state: CoordinatorState, rho: Array, turn: Array) -> CoordinatorState:
+    def _aggregate(self, state: CoordinatorState, rho: Array, turn: Array) -> CoordinatorState:
         if self.noise is not None:
-            return self._settle_noised(state, self.noise, rho, turn)
+            return self._aggregate_noised(state, self.noise, rho, turn)
         correction = getattr(self.likelihood, "log_prior_correction", None)
-        q, refined = state.q, state.refined
+        q, refined, raw = state.q, state.refined, state.q
         for _ in range(1 if correction is None else self.prior_steps):
             if correction is not None:
                 refined = power(product(refined, _expansion(q, correction)), 0.5)
@@ -230,24 +229,24 @@ class PVI:
             q = over_parts(raw, partial(_held, rho), proper, q, state.own)
         return replace(state, q=q, refined=refined, own=quotient(q, raw))
 
-    def _settle_noised(self, state: CoordinatorState, noise: Noise, rho: Array, turn: Array) -> CoordinatorState:
-        """A Gaussian whose precision is noised: what can be believed of it, raised by a share of the noise."""
+    def _aggregate_noised(self, state: CoordinatorState, noise: Noise, rho: Array, turn: Array) -> CoordinatorState:
+        """Aggregate where the precision is noised: shrink it, then raise it by a share of the noise."""
         mean, prior = state.q.mean, self.prior
         rho = rho.astype(mean.dtype)
-        found, edge = _believed(state.total.precision, noise)
-        believed = prior.precision + found
-        identity = _identity(believed)
-        raised = believed + noise.share * edge * identity
+        found, edge = _denoised(state.total.precision, noise)
+        shrunk = prior.precision + found
+        identity = _identity(shrunk)
+        raised = shrunk + noise.share * edge * identity
         added = raised - prior.precision - state.total.precision
         pull = (1 - rho) * state.own.precision_mean + rho * _dot(added, mean)
         fixed = prior.precision_mean + state.total.precision_mean
         change = replace(prior, precision_mean=fixed + pull, precision=raised).mean - mean
         mean = mean + change * jnp.minimum(1, noise.reach / jnp.maximum(jnp.linalg.norm(change), 1e-30))
-        # The error of m follows e ← (1 - ρ P⁻¹Λ) e + ρ P⁻¹ξ; before anything was learnt, it is what the data will tell.
+        # The error of m follows e ← (1 - ρ P⁻¹Λ) e + ρ P⁻¹ξ; before the first answer, it is what the data will tell.
         step = _inverse(raised)
-        told = _inverse(prior.precision) - _inverse(believed)
+        told = _inverse(prior.precision) - _inverse(shrunk)
         error = jnp.where(state.answered > state.arrived, state.error, told)
-        keep = identity - rho * _dot(step, believed)
+        keep = identity - rho * _dot(step, shrunk)
         added_error = (rho * noise.at(turn).astype(mean.dtype)) ** 2
         error = _around(keep, error) + added_error * _dot(step, step)
         left, noised = state.left, state.noised
@@ -259,37 +258,37 @@ class PVI:
         return replace(state, q=q, own=own, error=error, left=left, noised=noised)
 
 
-def _believed(precision: Array, noise: Noise) -> tuple[Array, float | Array]:
-    """What a noised precision shows, and what its noise reaches: `believe`, or two deviations of each of a diagonal."""
+def _denoised(precision: Array, noise: Noise) -> tuple[Array, float | Array]:
+    """The shrunk precision and the reach of its noise: by `denoise`, or two standard deviations for a diagonal."""
     if precision.ndim == 2:
-        return believe(precision, noise.curvature, noise.trust)
+        return denoise(precision, noise.curvature, noise.shrinkage)
     return jnp.maximum(0, precision - noise.curvature), 2 * noise.curvature
 
 
 def _identity(like: Array) -> Array:
-    """Of matrices, or of diagonals."""
+    """The identity, as a matrix or a diagonal."""
     return jnp.eye(like.shape[0], dtype=like.dtype) if like.ndim == 2 else jnp.ones_like(like)
 
 
 def _around(a: Array, b: Array) -> Array:
-    """a b aᵀ of matrices, or of diagonals."""
+    """a b aᵀ of matrices or diagonals."""
     return _dot(_dot(a, b), a.T)
 
 
 def _dot(a: Array, b: Array) -> Array:
-    """Of matrices, or of diagonals."""
+    """a b of matrices or diagonals."""
     return a @ b if a.ndim == 2 else a * b
 
 
 def _expansion(q: Tree, function: Any) -> Tree:
     """exp(function) as a factor: its second-order expansion, averaged over q, with a diagonal precision.
 
-    By Stein's identity E[∂²f/∂θ_i²] = E[∂f/∂θ_i (θ_i - m_i)] / σ_i², so gradients suffice; the points are ± pairs of
-    a Sobol sequence, so that a coordinator needs no key.
+    By Stein's identity E[∂²f/∂θ_i²] = E[∂f/∂θ_i (θ_i - m_i)] / σ_i², so gradients suffice. The points are ± pairs of
+    a Sobol sequence, so the coordinator needs no key.
     """
     sizes = over_parts(q, lambda part: part.precision_mean.shape[0])
     widths, treedef = jax.tree.flatten(sizes)
-    # Moved by half a step: all are inside, and each coordinate has the middles of 64 equal parts.
+    # Shifted by half a step: all points are inside, and each coordinate takes the middles of 64 equal parts.
     uniform = qmc.Sobol(sum(widths), scramble=False).random(POINTS) + 0.5 / POINTS
     normal = jnp.asarray(ndtri(uniform), jnp.result_type(float))
     points = jnp.concatenate([normal, -normal])
@@ -297,12 +296,12 @@ def _expansion(q: Tree, function: Any) -> Tree:
     noises = treedef.unflatten(jnp.split(points, places, axis=1))
 
     def move(noise: Tree) -> Tree:
-        return over_parts(q, lambda part, e: part.mean + part.deviation * e, noise)
+        return over_parts(q, lambda part, e: part.mean + part.standard_deviation * e, noise)
 
     gradients = jax.vmap(lambda noise: jax.grad(function)(move(noise)))(noises)
 
     def factor(part: Any, slopes: Array, noise: Array) -> Any:
-        precision = -jnp.mean(slopes * noise, axis=0) / part.deviation
+        precision = -jnp.mean(slopes * noise, axis=0) / part.standard_deviation
         weight = jnp.mean(slopes, axis=0) + precision * part.mean
         return replace(part, precision_mean=weight, precision=_like(precision, part.precision))
 
@@ -321,9 +320,9 @@ def _inverse(precision: Array) -> Array:
 
 
 def _held(rho: Array, raw: Any, proper: Any, old: Any, own: Any) -> Any:
-    """The product with a precision that was raised, and a pull towards where q is that does not move a fixed point.
+    """The product with a raised precision, and a pull towards q's current mean that does not move a fixed point.
 
-    At the sites' damping: a pull that runs ahead of their factors drives q away from where it is.
+    The pull follows the sites' damping: a pull that runs ahead of their factors drives q away from its mean.
     """
     added = quotient(proper, raw).precision
     centre = added @ old.mean if added.ndim == 2 else added * old.mean

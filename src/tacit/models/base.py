@@ -1,10 +1,10 @@
-"""What a model is: a prior over θ, the log-likelihood of one record, and a prediction."""
+"""The protocol of models: a prior over θ, the log-likelihood of one record, and a prediction."""
 
 from typing import Any, Protocol
 
 from jax import Array
 
-Tree = Any
+from tacit.basics.trees import Tree
 
 
 class Model(Protocol):
@@ -16,7 +16,7 @@ class Model(Protocol):
         ...
 
     def log_likelihood(self, theta: Tree, record: Tree) -> Array:
-        """log p(record | θ), a scalar. One record: sums over records are the solver's and the mechanism's business."""
+        """log p(record | θ) of one record, a scalar. The solver and the mechanism sum over records."""
         ...
 
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:

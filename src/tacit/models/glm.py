@@ -1,4 +1,4 @@
-"""Generalised linear models: a record (x, y) depends on θ only through x·θ, which solvers use to go faster."""
+"""Generalised linear models: a record (x, y) depends on θ only through x·θ, which makes solvers faster."""
 
 import abc
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ Record = tuple[Array, Array]  # features x (dimension,), target y ()
 
 
 @dataclass(frozen=True)
-class _GeneralisedLinear(abc.ABC):
+class GeneralisedLinear(abc.ABC):
+    """A model in which a record's likelihood depends on θ only through x·θ."""
+
     prior: DiagonalGaussian | FullGaussian
 
     @abc.abstractmethod
@@ -26,7 +28,7 @@ class _GeneralisedLinear(abc.ABC):
         x, y = record
         return self.of_linear(x @ theta, y)
 
-    def _linear(self, posterior: Any, features: Array) -> tuple[Array, Array]:
+    def linear(self, posterior: Any, features: Array) -> tuple[Array, Array]:
         """Mean and variance of x·θ at each row."""
         if isinstance(posterior, DiagonalGaussian):
             return features @ posterior.mean, features**2 @ posterior.variance
@@ -36,22 +38,22 @@ class _GeneralisedLinear(abc.ABC):
 
 @register()
 @dataclass(frozen=True)
-class LogisticRegression(_GeneralisedLinear):
+class LogisticRegression(GeneralisedLinear):
     """P(y = 1 | x, θ) = 1 / (1 + exp(-x·θ)), y in {0, 1}."""
 
     def of_linear(self, linear: Array, y: Array) -> Array:
         return jnp.asarray(y, linear.dtype) * linear - jax.nn.softplus(linear)
 
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
-        """P(y = 1) at each row by the probit approximation (MacKay 1992), and the deviation of y."""
-        mean, variance = self._linear(posterior, features)
+        """P(y = 1) at each row by the probit approximation (MacKay 1992), and the standard deviation of y."""
+        mean, variance = self.linear(posterior, features)
         probability = jax.nn.sigmoid(mean / jnp.sqrt(1 + jnp.pi / 8 * variance))
         return probability, jnp.sqrt(probability * (1 - probability))
 
 
 @register()
 @dataclass(frozen=True)
-class ProbitRegression(_GeneralisedLinear):
+class ProbitRegression(GeneralisedLinear):
     """P(y = 1 | x, θ) = Φ(x·θ), y in {0, 1}."""
 
     def of_linear(self, linear: Array, y: Array) -> Array:
@@ -62,15 +64,15 @@ class ProbitRegression(_GeneralisedLinear):
         return self.of_linear(mean / jnp.sqrt(1 + variance), y)
 
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
-        """P(y = 1) at each row, exactly for a Gaussian posterior, and the deviation of y."""
-        mean, variance = self._linear(posterior, features)
+        """P(y = 1) at each row, exactly for a Gaussian posterior, and the standard deviation of y."""
+        mean, variance = self.linear(posterior, features)
         probability = jax.scipy.stats.norm.cdf(mean / jnp.sqrt(1 + variance))
         return probability, jnp.sqrt(probability * (1 - probability))
 
 
 @register()
 @dataclass(frozen=True)
-class PoissonRegression(_GeneralisedLinear):
+class PoissonRegression(GeneralisedLinear):
     """y | x, θ ~ Poisson(exp(x·θ)), y in {0, 1, 2, ...}."""
 
     def of_linear(self, linear: Array, y: Array) -> Array:
@@ -78,7 +80,7 @@ class PoissonRegression(_GeneralisedLinear):
         return y * linear - jnp.exp(linear) - jax.scipy.special.gammaln(y + 1)
 
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
-        """Mean and deviation of the count at each row: log-normal rate, Poisson noise on top."""
-        mean, variance = self._linear(posterior, features)
+        """Mean and standard deviation of the count at each row: a log-normal rate with Poisson noise."""
+        mean, variance = self.linear(posterior, features)
         rate = jnp.exp(mean + variance / 2)
         return rate, jnp.sqrt(rate + rate**2 * jnp.expm1(variance))

@@ -1,4 +1,4 @@
-"""Bayesian linear regression with known noise: the model whose posterior is known, so the judge of every solver."""
+"""Bayesian linear regression with known noise: its posterior is known exactly, so every solver is tested on it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,14 +41,14 @@ class LinearRegression:
         return FullGaussian(weight * jnp.asarray(y, x.dtype) * x, weight * jnp.outer(x, x))
 
     def exact_posterior(self, records: Record) -> FullGaussian:
-        """The posterior itself, from all records (not private)."""
+        """The exact posterior from all records (not private)."""
         factors = jax.vmap(self.factor)(records)
         return self.prior.full() + jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), factors)
 
     def mean_field_optimum(self, records: Record) -> DiagonalGaussian:
         """The diagonal q that minimises KL(q ‖ posterior): the posterior's mean, precisions diag(Λ).
 
-        Not the diagonal of XᵀX beside the whole of Xᵀy, which has another mean (docs/errata.md, 1).
+        Combining the diagonal of XᵀX with the whole of Xᵀy would give another mean (docs/errata.md, 1).
         """
         return self.exact_posterior(records).diagonal()
 

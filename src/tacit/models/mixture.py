@@ -12,11 +12,11 @@ from jax import Array
 from tacit.families import DiagonalGaussian, FullGaussian, register, sample
 
 Theta = dict[str, Array]
-# Of log √τ with τ ~ Inv-Gamma(1, 1): log τ has mean Euler's constant and variance π²/6.
+# The mean and sd of log √τ with τ ~ Inv-Gamma(1, 1): log τ has mean Euler's constant and variance π²/6.
 LOG_SCALE_MEAN = 0.5772156649015329 / 2
-LOG_SCALE_DEVIATION = math.pi / math.sqrt(6) / 2
-LOG_WEIGHT_DEVIATION = math.pi / math.sqrt(6)  # of log γ with γ ~ Gamma(1, 1); γ / Σγ is Dirichlet(1)
-START_DEVIATION = 0.1
+LOG_SCALE_SD = math.pi / math.sqrt(6) / 2
+LOG_WEIGHT_SD = math.pi / math.sqrt(6)  # of log γ with γ ~ Gamma(1, 1); γ / Σγ is Dirichlet(1)
+START_SD = 0.1
 DRAWS = 256  # for predictive densities
 
 
@@ -33,10 +33,11 @@ class GaussianMixture:
     | "means"      | components · dimension | μ_k, row by row       | standard normal                      |
     | "log_scales" | components             | s_k = exp(log_scales) | matched to s_k² ~ Inv-Gamma(1, 1)    |
 
-    The thesis has that Dirichlet and that inverse gamma as its prior; Gaussians with the same moments of the logarithms
-    stand for them here. A softmax does not see a shift of all weights, which the prior alone holds. A record is x.
+    The thesis has that Dirichlet and that inverse gamma as its prior; here Gaussians with the same moments of the
+    logarithms replace them. A softmax does not change when all weights shift, so the prior alone fixes that shift. A
+    record is x.
 
-    A posterior in which all components are alike stays so; begin at `start(key)`.
+    A posterior in which all components are equal stays so; begin at `start(key)`.
     """
 
     components: int
@@ -51,9 +52,9 @@ class GaussianMixture:
         if self.prior is None:
             log_scales = jnp.full(self.components, LOG_SCALE_MEAN)
             prior = {
-                "weights": DiagonalGaussian.standard(self.components, LOG_WEIGHT_DEVIATION),
+                "weights": DiagonalGaussian.standard(self.components, LOG_WEIGHT_SD),
                 "means": DiagonalGaussian.standard(self.components * self.dimension),
-                "log_scales": DiagonalGaussian.of(log_scales, LOG_SCALE_DEVIATION),
+                "log_scales": DiagonalGaussian.of(log_scales, LOG_SCALE_SD),
             }
             object.__setattr__(self, "prior", prior)
 
@@ -76,17 +77,17 @@ class GaussianMixture:
         """log Σ_k π_k N(x; μ_k, s_k² I)."""
         return jax.nn.logsumexp(self._log_joint(theta, record))
 
-    def start(self, key: Array, deviation: float = START_DEVIATION) -> dict[str, DiagonalGaussian]:
-        """A posterior to begin with: means drawn from the prior, the rest at its mean, all with a small deviation."""
+    def start(self, key: Array, sd: float = START_SD) -> dict[str, DiagonalGaussian]:
+        """A posterior to begin with: means drawn from the prior, the rest at its mean, all with a small `sd`."""
         centres = {name: part.mean for name, part in self.prior.items()}
         centres["means"] = self.prior["means"].sample(key)
-        return {name: DiagonalGaussian.of(centre, deviation) for name, centre in centres.items()}
+        return {name: DiagonalGaussian.of(centre, sd) for name, centre in centres.items()}
 
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
-        """P(component k | x) at each row, (rows, components), and the deviation of the indicator of each component.
+        """P(component k | x) at each row, (rows, components), and the standard deviation of each component's indicator.
 
-        Responsibilities π_k N(x; μ_k, s_k² I) / p(x) at the posterior mean of θ: a plug-in, which leaves out what is
-        uncertain in θ.
+        Responsibilities π_k N(x; μ_k, s_k² I) / p(x) at the posterior mean of θ: a plug-in, which leaves out the
+        uncertainty of θ.
         """
         theta = {name: part.mean for name, part in posterior.items()}
         probability = jax.nn.softmax(jax.vmap(partial(self._log_joint, theta))(features), axis=1)
@@ -103,10 +104,10 @@ class GaussianMixture:
 @register("components", "dimension", "scale")
 @dataclass(frozen=True)
 class GaussianClusters:
-    """p(x | θ) = Σ_k N(x; μ_k, scale² I) / components: the means alone are unknown (Li et al. 2015, Vinaroz & Park).
+    """p(x | θ) = Σ_k N(x; μ_k, scale² I) / components: only the means are unknown (Li et al. 2015, Vinaroz & Park).
 
     θ is a dict with the mean of each component, "1", "2", ..., and prior and posterior a dict of full Gaussians. The
-    assignment of each record is summed out. Begin at `start(key)`: a posterior in which all are alike stays so.
+    assignment of each record is summed out. Begin at `start(key)`: a posterior in which all are equal stays so.
     """
 
     components: int
@@ -131,21 +132,21 @@ class GaussianClusters:
         constant = self.dimension * math.log(2 * math.pi * self.scale**2) / 2 + math.log(self.components)
         return jax.nn.logsumexp(-squares / 2) - constant
 
-    def start(self, key: Array, deviation: float = 1.0) -> dict[str, FullGaussian]:
-        """A posterior to begin with: means drawn from the prior, with this deviation."""
+    def start(self, key: Array, sd: float = 1.0) -> dict[str, FullGaussian]:
+        """A posterior to begin with: means drawn from the prior, with standard deviation `sd`."""
         drawn = sample(key, self.prior)
         identity = jnp.eye(self.dimension)
-        return {name: FullGaussian.of(mean, deviation**2 * identity) for name, mean in drawn.items()}
+        return {name: FullGaussian.of(mean, sd**2 * identity) for name, mean in drawn.items()}
 
     def match(
         self, cavity: dict[str, FullGaussian], record: Array, temperature: Array | float = 1.0
     ) -> dict[str, FullGaussian]:
-        """Factors that have the moments of cavity · p(record | θ), a mixture over whose the record is.
+        """Factors that have the moments of cavity · p(record | θ), a mixture over the record's component.
 
-        At a temperature above 1 clusters are taken for wider, by its root: begun like this, fewer end two in one.
+        A temperature above 1 widens clusters by its root: after such a start, fewer runs end with two means in one.
 
-        With r_k the chance that it is of k, and N(m', V') what μ_k would then be: mean m + r (m' - m) and covariance
-        (1 - r) V + r V' + r (1 - r) (m' - m)(m' - m)ᵀ.
+        With r_k the probability that the record is of component k, and N(m', V') the posterior of μ_k if it is, the
+        mean is m + r (m' - m) and the covariance (1 - r) V + r V' + r (1 - r) (m' - m)(m' - m)ᵀ.
         """
         noise = self.scale**2 * temperature * jnp.eye(self.dimension, dtype=record.dtype)
         parts = list(cavity.values())
@@ -169,7 +170,7 @@ class GaussianClusters:
         return found
 
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
-        """P(component k | x) at each row, and the deviation of the indicator of each component."""
+        """P(component k | x) at each row, and the standard deviation of the indicator of each component."""
         parts = list(posterior.values())
         spreads = [part.covariance + self.scale**2 * jnp.eye(self.dimension) for part in parts]
         logs = [

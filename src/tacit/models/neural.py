@@ -14,8 +14,8 @@ Record = tuple[
     Array, Array
 ]  # features x (dimension,), target y: () or, for several outputs of a regression, (outputs,)
 KINDS = ("regression", "binary", "classes")
-START_DEVIATION = 0.05  # in prior deviations: small enough that a draw does not drown the means
-DRAWS = 128  # for predictions: a Monte Carlo error of a tenth of a posterior deviation
+START_SD = 0.05  # in prior standard deviations: small enough that a draw does not hide the means
+DRAWS = 128  # for predictions: a Monte Carlo error of a tenth of a posterior standard deviation
 
 
 @register("dimension", "hidden", "outputs", "kind", "noise_scale")
@@ -32,8 +32,8 @@ class NeuralNetwork:
     θ is a dict {"layer0": ..., "layer1": ...} of flat arrays: a layer's W, row by row, then its b. The default prior
     has W ~ N(0, 1 / fan-in) and b ~ N(0, 1), so that f is of order one whatever the width.
 
-    Hidden units can be exchanged and turned in sign without changing f: a posterior symmetric in them has no gradient
-    that tells them apart. Begin at `start(key)`, and look at predictions, not at weights.
+    Exchanging hidden units, or flipping their signs, does not change f: a posterior symmetric in them has no gradient
+    that separates them. Begin at `start(key)`, and look at predictions, not at weights.
     """
 
     dimension: int
@@ -57,8 +57,8 @@ class NeuralNetwork:
             prior = {}
             for name, (fan_in, fan_out) in self._layers.items():
                 weights, biases = jnp.full(fan_in * fan_out, fan_in**-0.5), jnp.ones(fan_out)
-                deviations = jnp.concatenate([weights, biases])
-                prior[name] = DiagonalGaussian.of(jnp.zeros_like(deviations), deviations)
+                sds = jnp.concatenate([weights, biases])
+                prior[name] = DiagonalGaussian.of(jnp.zeros_like(sds), sds)
             object.__setattr__(self, "prior", prior)
 
     @property
@@ -75,7 +75,7 @@ class NeuralNetwork:
         return x
 
     def log_likelihood(self, theta: Theta, record: Record) -> Array:
-        """log p(y | f(x)), by the table above. A class that is not there gives NaN, with gradient 0."""
+        """log p(y | f(x)), by the table above. A class out of range gives NaN, with gradient 0."""
         x, y = record
         f = self.function(theta, x)
         if self.kind == "regression":
@@ -87,15 +87,15 @@ class NeuralNetwork:
         known = (y >= 0) & (y < self.outputs)
         return jnp.where(known, jax.nn.log_softmax(f)[jnp.where(known, y, 0)], jnp.nan)
 
-    def start(self, key: Array, deviation: float = START_DEVIATION) -> dict[str, DiagonalGaussian]:
-        """A posterior to begin with: means drawn from the prior, `deviation` times the prior's deviations."""
+    def start(self, key: Array, sd: float = START_SD) -> dict[str, DiagonalGaussian]:
+        """A posterior to begin with: means drawn from the prior, standard deviations `sd` times the prior's."""
         means = sample(key, self.prior)
-        return {name: DiagonalGaussian.of(means[name], deviation * q.deviation) for name, q in self.prior.items()}
+        return {name: DiagonalGaussian.of(means[name], sd * q.standard_deviation) for name, q in self.prior.items()}
 
     def predict(self, posterior: Any, features: Array, key: Array, draws: int = DRAWS) -> tuple[Array, Array]:
-        """Mean and deviation of y at each row, by `draws` draws from the posterior.
+        """Mean and standard deviation of y at each row, by `draws` draws from the posterior.
 
-        Unlike the other models this one takes a key: nothing here is known in closed form, and no key is made up.
+        Unlike the other models this one takes a key, because predictions have no closed form.
 
         | kind         | shape                                            | first    | second                        |
         |--------------|--------------------------------------------------|----------|-------------------------------|

@@ -1,4 +1,4 @@
-"""Models written in NumPyro: their parameters without constraints, their prior, and the likelihood of one record."""
+"""Models written in NumPyro: their unconstrained parameters, their prior, and the likelihood of one record."""
 
 import importlib
 import math
@@ -16,8 +16,8 @@ from tacit.families import DiagonalGaussian, log_density, register, sample
 
 Theta = dict[str, Array]
 Record = tuple[Any, ...]  # the model's arguments for one record
-_Normal = tuple[np.ndarray, np.ndarray]  # means and deviations
-VAGUE_DEVIATION = 3.0  # in unconstrained space; e^{±6} for a scale
+_Normal = tuple[np.ndarray, np.ndarray]  # means and standard deviations
+VAGUE_SD = 3.0  # in unconstrained space; e^{±6} for a scale
 POINTS = 3  # parameter values at which a model is checked
 ROUNDING = 1e-4  # of a sum of log-likelihoods in single precision
 DRAWS = 256  # for predictions
@@ -26,13 +26,13 @@ DRAWS = 256  # for predictions
 @register("model", "shapes", "has_gaussian_prior")
 @dataclass(frozen=True)
 class NumPyroModel:
-    """What `from_numpyro` makes.
+    """A model made by `from_numpyro`.
 
-    θ is a dict: for each latent site a flat array without constraints (`constrain` maps it back).
+    θ is a dict with an unconstrained flat array for each latent site (`constrain` maps it back).
 
-    prior: a dict of DiagonalGaussian over θ. It *is* the model's prior when `has_gaussian_prior`, that is if every
-    latent site is Normal or LogNormal with fixed parameters; other sites have a vague N(0, 3²) in it, and
-    `log_prior_correction` holds what is missing.
+    prior: a dict of DiagonalGaussian over θ. It *is* the model's prior when `has_gaussian_prior`, that is, if every
+    latent site is Normal or LogNormal with fixed parameters. Other sites have a vague N(0, 3²) in it, and
+    `log_prior_correction` is the difference.
     """
 
     prior: dict[str, DiagonalGaussian]
@@ -54,8 +54,8 @@ class NumPyroModel:
     def log_prior_correction(self, theta: Theta) -> Array:
         """log_prior(θ) - log prior(θ), where `prior` is the Gaussian dict; 0 if the model's prior is that Gaussian.
 
-        It reads no record, so its gradient is exact and costs nothing. A solver that takes `prior` as its cavity and
-        does not add this term fits the model with the Gaussian in place of its own prior.
+        It reads no record, so its gradient is exact and costs nothing. A solver that uses `prior` as its cavity without
+        this term fits the model with the Gaussian in place of its own prior.
         """
         if self.has_gaussian_prior:
             return jnp.zeros((), jnp.result_type(float))
@@ -69,14 +69,14 @@ class NumPyroModel:
     def predict(
         self, posterior: Any, arguments: tuple[Any, ...], key: Array, draws: int = DRAWS
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Mean and deviation of what each site in the plate would be, by name, by `draws` draws from the posterior.
+        """Mean and standard deviation of each site in the plate, by name, from `draws` draws from the posterior.
 
         `arguments` are the model's own, with None for targets (the model must allow it), as for NumPyro's `Predictive`.
         Unlike other models this one takes a key.
         """
         infer = _numpyro("numpyro.infer")
         draw_key, site_key = jax.random.split(key)
-        # NumPyro knows JAX's own generators only; what it draws here releases nothing.
+        # NumPyro accepts JAX's own generators only; its draws here release nothing.
         site_key = jax.random.wrap_key_data(jax.random.bits(site_key, (2,), jnp.uint32), impl="threefry2x32")
         values = jax.vmap(self.constrain)(sample(draw_key, posterior, (draws,)))
         with jax.numpy_dtype_promotion("standard"):
@@ -91,7 +91,7 @@ class NumPyroModel:
 
 
 def from_numpyro(model: Callable[..., Any], example_records: Record) -> NumPyroModel:
-    """A NumPyro model as one of ours: parameters without constraints, a prior, and the likelihood of one record.
+    """Turn a NumPyro model into one of ours: unconstrained parameters, a prior, and the likelihood of one record.
 
     `model(*records)` takes arrays with the records along the first axis and puts its observed sites in one
     `numpyro.plate` over them; all its latent sites are outside. `example_records` is a tuple of such arrays with two
@@ -102,8 +102,8 @@ def from_numpyro(model: Callable[..., Any], example_records: Record) -> NumPyroM
 
     Refused, with the reason: no plate, or more than one; a plate with subsampling or of another length than the
     records; latent sites in the plate; observed sites outside it; discrete latent sites; `numpyro.param`; a prior that
-    depends on the records or on how many there are; a likelihood that is not the sum of its records' (compared at
-    three values of θ, so this one is a check and not a proof).
+    depends on the records or their number; a log-likelihood that is not a sum over records (compared at three values of
+    θ: a check, not a proof).
 
     >>> import numpyro, numpyro.distributions as dist
     >>> def coin(heads):
@@ -144,8 +144,8 @@ def from_numpyro(model: Callable[..., Any], example_records: Record) -> NumPyroM
     for name, shape in shapes:
         fixed = _if_equal(normals[name])
         exact = exact and fixed is not None
-        mean, deviation = fixed or (np.zeros(shape), np.full(shape, VAGUE_DEVIATION))
-        prior[name] = DiagonalGaussian.of(np.ravel(mean), np.ravel(deviation))
+        mean, sd = fixed or (np.zeros(shape), np.full(shape, VAGUE_SD))
+        prior[name] = DiagonalGaussian.of(np.ravel(mean), np.ravel(sd))
     return NumPyroModel(prior, rows[0], model, shapes, exact)
 
 
@@ -175,14 +175,14 @@ def _example_rows(example_records: Record) -> list[Record]:
 
 
 def _point(index: int, name: str, shape: tuple[int, ...]) -> Array:
-    """A made-up value in unconstrained space, without pattern enough for a coincidence; no key is needed."""
+    """A made-up value in unconstrained space, irregular enough to avoid coincidences; it needs no key."""
     phase = sum(map(ord, name)) + 1.7 * index
     values = 0.7 * np.sin(phase + 2.3 * np.arange(math.prod(shape)))
     return jnp.asarray(values, jnp.result_type(float)).reshape(shape)
 
 
 def _run(model: Callable[..., Any], arguments: Record, value: Callable[..., Array]) -> tuple[dict[str, Any], Array]:
-    """The trace of a model with `value(name, unconstrained shape)` at its latent sites, and the log-Jacobian of those.
+    """The trace of a model with `value(name, unconstrained shape)` at its latent sites, and their log-Jacobian.
 
     Nothing is drawn: every latent site is given. Foreign code may rely on dtype promotion.
     """
@@ -231,7 +231,7 @@ def _log_probability(sites: Any) -> Array:
 
 
 def _check_sites(trace: dict[str, Any], count: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Refuse a model that is not of the form; the latent sites' names and unconstrained shapes."""
+    """Refuse a model that is not of this form; return the latent sites' names and unconstrained shapes."""
     plates = {name: site["args"][0] for name, site in trace.items() if site["type"] == "plate"}
     if not plates:
         raise ValueError("the model has no plate; put the observed sites in one numpyro.plate over the records")
@@ -262,7 +262,7 @@ def _check_sites(trace: dict[str, Any], count: int) -> tuple[tuple[str, tuple[in
 
 
 def _normal_parameters(site: dict[str, Any]) -> _Normal | None:
-    """Mean and deviation if the site is Normal in unconstrained space: Normal, or LogNormal in its logarithm."""
+    """Mean and standard deviation if the site is Normal in unconstrained space: a Normal, or the log of a LogNormal."""
     distributions = _numpyro("numpyro.distributions")
     base = site["fn"]
     while type(base) in (distributions.Independent, distributions.ExpandedDistribution):

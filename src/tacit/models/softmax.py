@@ -1,4 +1,4 @@
-"""Softmax regression: one of several classes, each but the first with a weight vector of its own."""
+"""Softmax regression: several classes, each except the first with its own weight vector."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +37,7 @@ class SoftmaxRegression:
         return theta.reshape(self.classes - 1, -1)
 
     def log_likelihood(self, theta: Array, record: Record) -> Array:
-        """log p(y | x, θ) = z_y - log Σ_j exp(z_j). A class that is not there gives NaN, with gradient 0."""
+        """log p(y | x, θ) = z_y - log Σ_j exp(z_j). A class out of range gives NaN, with gradient 0."""
         x, y = record
         y = jnp.asarray(y).astype(jnp.int32)
         logits = jnp.concatenate([jnp.zeros(1, theta.dtype), self.weights(theta) @ x])
@@ -45,7 +45,7 @@ class SoftmaxRegression:
         return jnp.where(known, jax.nn.log_softmax(logits)[jnp.where(known, y, 0)], jnp.nan)
 
     def predict(self, posterior: Any, features: Array) -> tuple[Array, Array]:
-        """P(y = k) at each row, (rows, classes), and the deviation of the indicator of each class.
+        """P(y = k) at each row, (rows, classes), and the standard deviation of the indicator of each class.
 
         A deterministic approximation. With z Gaussian under the posterior, and m_kj and v_kj the mean and variance of
         the margin z_k - z_j,

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Tree = Any
-MOST_BOUND = 1e12  # of a released clip; its inverse is the least
+from tacit.basics.trees import Tree
+
+MOST_BOUND = 1e12  # the largest released clip; the least is its inverse
 LEAST_SHARE = 1e-6
 
 
@@ -73,9 +74,9 @@ def rounding_margin(dimension: int, dtype: Any) -> float:
 
 
 def checked(batch: Any, records: int) -> "Dense | Linear | Outer":
-    """The batch in the working precision, for the bounds here are about that precision and about real numbers.
+    """Check a batch and convert it to the working precision: the bounds here hold for that and for real numbers.
 
-    Half precision overflows, integers wrap and complex squares cancel: each would slip through a norm.
+    Half precision overflows, integers wrap and complex squares cancel: each would evade the norm.
     """
     if not isinstance(batch, Dense | Linear | Outer):
         raise ValueError(
@@ -98,11 +99,11 @@ class Contributions(Protocol):
     """A batch of contributions, one to a record or unit."""
 
     def norms(self) -> Array:
-        """The L2 norm of each contribution, shape (batch,). NaN or inf where it has one."""
+        """The L2 norm of each contribution, shape (batch,). NaN or inf where the contribution has one."""
         ...
 
     def weighted_sum(self, weights: Array) -> Tree:
-        """Σ weights_i v_i, where weight 0 silences even NaN."""
+        """Σ weights_i v_i, where weight 0 removes even NaN."""
         ...
 
     def rounded_sum(self, weights: Array, spacing: Array | float, limb_bits: int) -> tuple[Tree, Tree]:
@@ -151,7 +152,7 @@ class Dense:
 @partial(jax.tree_util.register_dataclass, data_fields=["coefficients", "features"], meta_fields=[])
 @dataclass(frozen=True)
 class Linear:
-    """Contributions a_i·x_i, those of a generalised linear model: norms are |a_i|·‖x_i‖, products summed as made.
+    """Contributions a_i·x_i of a generalised linear model: norms are |a_i|·‖x_i‖; products are summed as they are made.
 
     `coefficients` (batch,) and `features` (batch, dimension), or trees of such pairs that are clipped as one vector.
     """
@@ -160,10 +161,10 @@ class Linear:
     features: Tree
 
     def _trusted(self) -> Tree:
-        """Coefficients, 0 where ‖x_i‖² underflows: a huge a_i would hide behind a norm of 0.
+        """Coefficients, 0 where ‖x_i‖² underflows: a norm of 0 would hide a huge a_i.
 
-        What is left has lost at most 2⁻²⁶ of the sum to terms flushed to zero, less than its rounding. Not-a-number
-        passes, and makes the norm not a number.
+        Each remaining ‖x_i‖² has lost at most 2⁻²⁶ of the sum to terms flushed to zero, less than its rounding. NaN
+        passes through, and makes the norm NaN.
         """
 
         def one(coefficients: Array, features: Array) -> Array:
@@ -218,7 +219,7 @@ class Outer:
         return jnp.abs(self._trusted()) * _square_norms(self.features)
 
     def _weighted(self, weights: Array) -> tuple[Array, Array]:
-        """(w_i a_i x_i, x_i). A w_i a_i that lost digits to underflow would pass the clip by a huge x_i: it is 0."""
+        """(w_i a_i x_i, x_i). A w_i a_i that lost digits to underflow is 0: a huge x_i would take it past the clip."""
         scale = weights.astype(self.features.dtype) * self._trusted()
         silent = (weights == 0) | (jnp.abs(scale) < jnp.finfo(scale.dtype).tiny)
         x = jnp.where(silent[:, None], 0, self.features)
@@ -243,10 +244,10 @@ class Outer:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Limit:
-    """A clip that is a released number, and what part of each contribution tells how many are within it.
+    """A clip that is a released number, and the share of each contribution that reports whether it was within the clip.
 
-    norm: to which contributions are clipped. share: of the squared length that a unit may move a sum by, the
-    part that is spent on saying whether it was within.
+    norm: contributions are clipped to it. share: of the squared length by which a unit may move a sum, the part spent
+    on reporting whether the unit was within the norm.
     """
 
     norm: Array
@@ -256,14 +257,14 @@ class Limit:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Limited:
-    """Contributions clipped to a released norm, and beside each ±1 for whether it was within: one vector of length C.
+    """Contributions clipped to a released norm b, each joined in one vector with a ±1: whether it was within b.
 
         (√(1 - s) · C · clip(v_i, b) / b,   √s · C · (±1))
 
-    Its norm is at most C = `radius`, the mechanism's clip, whatever b: so b may be moved with every release, and the
-    noised count by which it is moved is part of the release that it is for. units: which units exist; others are 0.
-    Not for `Outer`, nor for a C above MOST_BOUND: a weight above 1 could overflow the product with a tiny x.
-    clips: whether anything is clipped, which without privacy it is not.
+    The vector's norm is at most C = `radius`, the mechanism's clip, for every b. So b may change with every release,
+    and the noised count that changes it is part of that same release. units: which units exist; others contribute 0.
+    clips: whether anything is clipped; False without privacy. Not for `Outer`, nor for a C above MOST_BOUND: a weight
+    above 1 could overflow the product with a tiny x.
     """
 
     inner: Any
@@ -274,7 +275,7 @@ class Limited:
 
     @classmethod
     def of(cls, inner: Any, limit: Limit, radius: Array, units: Array, clips: bool) -> "Limited":
-        """A limit that is not a number of ordinary size is brought there, so that no weight overflows."""
+        """Bring a limit that is NaN or of extreme size to an ordinary size first, so that no weight overflows."""
         value = jnp.asarray(limit.norm, jnp.result_type(float))
         value = jnp.clip(jnp.where(jnp.isnan(value), 1, value), 1 / MOST_BOUND, MOST_BOUND)
         share = jnp.clip(jnp.nan_to_num(jnp.asarray(limit.share, value.dtype)), LEAST_SHARE, 1 - LEAST_SHARE)
@@ -284,13 +285,13 @@ class Limited:
         return self.radius * jnp.sqrt(1 - self.limit.share) / self.limit.norm
 
     def norms(self) -> Array:
-        """Not a number, where a contribution is none; then nothing of it counts."""
+        """NaN where a contribution's norm is NaN: then the contribution counts for nothing."""
         norms = self.inner.norms()
         kept = jnp.where(self.clips, jnp.minimum(norms, self.limit.norm), norms)
         return jnp.where(self.units, jnp.hypot(self._scale() * kept, self.radius * jnp.sqrt(self.limit.share)), 0)
 
     def _weights(self, weights: Array) -> tuple[Array, Array]:
-        """Of contributions and of the count. A factor that lost digits to underflow would pass the clip: it is 0."""
+        """Weights of contributions and of the count. A factor that lost digits to underflow is 0: it could exceed b."""
         norms = self.inner.norms()
         clipped = jnp.where(self.clips, clip_weights(norms, self.limit.norm), 1)
         factor = weights * clipped * self._scale()
@@ -309,10 +310,10 @@ class Limited:
         more_high, more_low = integer_sum(count / spacing, limb_bits)
         return (high, more_high), (low, more_low)
 
-    def back(self, total: Tree, places: int) -> Tree:
-        """Σ clip(v_i, b) in its own units, and the share of `places` within b, where an empty one counts as half."""
+    def back(self, total: Tree, slots: int) -> Tree:
+        """Σ clip(v_i, b) in its own units, and the share of `slots` within b, where an empty one counts as half."""
         vector, count = total
-        share = 0.5 + 0.5 * count / (places * self.radius * jnp.sqrt(self.limit.share))
+        share = 0.5 + 0.5 * count / (slots * self.radius * jnp.sqrt(self.limit.share))
         return jax.tree.map(lambda leaf: leaf / self._scale().astype(leaf.dtype), vector), share
 
 
@@ -333,7 +334,7 @@ def integer_sum(scaled: Array, limb_bits: int) -> tuple[Array, Array]:
     """Round each entry to the nearest integer and add up the first axis without error.
 
     A sum of many integers may pass 32 bits, so it is kept as two: high (int32) · 2^limb_bits + low (uint32), each
-    summed on its own. With limb_bits = 0 the whole sum is `high`: the caller knows that it fits.
+    summed on its own. With limb_bits = 0 the whole sum is `high`: the caller must ensure that it fits.
     """
     whole = jnp.round(scaled).astype(jnp.int32)
     if limb_bits == 0:
@@ -348,5 +349,5 @@ def _unzip(limbs: Tree, like: Tree) -> tuple[Tree, Tree]:
 
 
 def per_record(function: Any) -> Any:
-    """From a function of one record to a batch of contributions, by `vmap`: the general, dense way."""
+    """Turn a function of one record into a function of a batch, by `vmap`: the general, dense form."""
     return lambda records: Dense(jax.vmap(function)(records))

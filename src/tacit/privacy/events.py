@@ -1,8 +1,8 @@
-"""Events: what was done to private data, as frozen data. What an event costs is the accountant's business.
+"""Events: what was done to private data, as frozen data. Accountants say what an event costs.
 
 An event names the **unit** of privacy (a record, a person, ...) and the **adjacency** its noise is relative to, so
 that a number is never read under the wrong convention. Events are hashable: they travel as static metadata of a
-release, and equal events are equal prices.
+release, and equal events have equal prices.
 """
 
 import json
@@ -70,7 +70,7 @@ def check_adjacency(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Event:
-    """Base of all events. The set is closed: an accountant refuses what it does not know."""
+    """Base of all events. The set is closed: an accountant refuses any other."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Gaussian(_AdditiveNoise):
 
 @dataclass(frozen=True)
 class DistributedGaussian(Gaussian):
-    """The same by a distributed discrete Gaussian: each of `sites` adds a share, and only the sum is seen.
+    """The same with distributed discrete Gaussian noise: each of `sites` adds a share, and only the sum is seen.
 
-    The noise is that of `honest` shares, whatever more there is: so many sites must be in the sum and tell nobody of
-    theirs.
+    The noise counted is that of `honest` shares, even if there is more: at least that many sites must be in the sum and
+    keep their shares secret.
     """
 
     sites: int = 1
@@ -136,9 +136,10 @@ class PoissonSampled(Event):
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampled(Event):
-    """`event` on a Poisson sample of `slots` public places, of which the first `buffer` chosen are kept.
+    """`event` on a Poisson sample of `slots` public slots, of which the first `buffer` chosen are kept.
 
-    A place is a unit or empty; the choice of places never looks at the data. `buffer` bounds the memory of a step.
+    A slot holds a unit or is empty; the choice of slots never depends on the data. `buffer` bounds the memory of a
+    step.
     """
 
     sampling_rate: float
@@ -157,7 +158,7 @@ class TruncatedPoissonSampled(Event):
 class FixedSizeSampled(Event):
     """`event` on a uniformly random subset of `sample_size` out of `dataset_size` units.
 
-    What much published code runs. No mechanism here samples this way; the event is for pricing theirs.
+    Much published code samples this way. No mechanism here does; the event is for pricing such code.
     """
 
     dataset_size: int
@@ -203,7 +204,7 @@ class Scheduled(Event):
 
 
 def compose(*events: Event) -> Event:
-    """Events in sequence, flattened: nothing is dropped, nesting is.
+    """Events in sequence, flattened: every event is kept, nesting is dropped.
 
     >>> compose(Gaussian(2.0), compose(), Gaussian(3.0))
     Composed(events=(Gaussian(noise_multiplier=2.0, ...), Gaussian(noise_multiplier=3.0, ...)))
@@ -215,7 +216,7 @@ def compose(*events: Event) -> Event:
 
 
 def at_level(event: Event, schedule: int, level: int) -> Event:
-    """The event of one step at `level` of `schedule`: every `Scheduled` of it replaced by its entry."""
+    """The event of one step at `level` of `schedule`: each `Scheduled` of that schedule is replaced by its entry."""
     match event:
         case Scheduled(levels, of) if of == schedule:
             return levels[level]
@@ -244,7 +245,7 @@ _NAME_OF = {cls: name for name, cls in _NAMES.items()}
 def to_dict(event: Event) -> dict[str, Any]:
     """An event as plain data, by a closed table: `{"type": "gaussian", "noise_multiplier": 2.0, ...}`."""
     if type(event) not in _NAME_OF:
-        raise ValueError(f"{event} has no place in a file; price it inside repeat first")
+        raise ValueError(f"{event} cannot be stored; price it inside repeat first")
     plain: dict[str, Any] = {"type": _NAME_OF[type(event)]}
     for field in _FIELDS[type(event)]:
         value = getattr(event, field)
@@ -262,7 +263,7 @@ DEEPEST = 64  # nesting: far beyond any plan, far below the interpreter's limit
 def from_dict(plain: Any, depth: int = 0) -> Event:
     """The event that `to_dict` wrote. An unknown name or field is refused; nothing is imported or run."""
     if depth > DEEPEST:
-        raise ValueError(f"an event nested more than {DEEPEST} deep; no plan is")
+        raise ValueError(f"an event nested more than {DEEPEST} deep; expected one made by a plan")
     if not isinstance(plain, dict):
         raise ValueError(f"an event must be a JSON object, not {type(plain).__name__}")
     rest = dict(plain)

@@ -1,4 +1,4 @@
-"""Filters: rules by which one may stop at a budget whatever was chosen after seeing results. Both are proved.
+"""Filters: rules that keep to a budget even if analyses are chosen after seeing results. Both are proved.
 
 Analyses whose number and settings depend on earlier results are *fully adaptive composition*. A rule that prices what
 happened as if it had been planned, and stops at (ε, δ), promises (ε, δ) only if it is a **filter**:
@@ -9,24 +9,24 @@ happened as if it had been planned, and stops at (ε, δ), promises (ε, δ) onl
 |            |                             |                                              | Koskela et al. 2023    |
 | `renyi`    | what `rdp` prices           | Σ D_α would pass the D_α of (ε, δ), at one α | Feldman & Zrnic 2021   |
 
-**Gaussian.** (ε, δ) is that of one Gaussian mechanism of parameter μ. Its price is the exact one of the composition,
-so nothing is lost. *Proof.* Let the μᵢ be chosen by looking at what came before, with Σ μᵢ² ≤ μ² always. Spend what is
-left on one more release: then Σ μᵢ² = μ² on every path. Each release is post-processing of Yᵢ ~ N(b μᵢ, 1), where b
-says which of two neighbours it is. For S = Σ μᵢ Yᵢ, iterated expectations give E exp(itS) = exp(itbμ² - t²μ²/2): S ~
-N(bμ², μ²). The likelihood ratio of all Yᵢ is exp(S - μ²/2), a function of S, so that the whole tells no more than S,
-which is one Gaussian mechanism of parameter μ. ∎
+**Gaussian.** (ε, δ) is the guarantee of one Gaussian mechanism with parameter μ. The price is exact for the
+composition, so nothing is lost. *Proof.* Let the μᵢ be chosen after seeing what came before, with Σ μᵢ² ≤ μ² always.
+Spend what is left on one more release: then Σ μᵢ² = μ² on every path. Each release is post-processing of
+Yᵢ ~ N(b μᵢ, 1), where b says which of two neighbours it is. For S = Σ μᵢ Yᵢ, iterated expectations give E exp(itS) =
+exp(itbμ² - t²μ²/2): S ~ N(bμ², μ²). The likelihood ratio of all Yᵢ is exp(S - μ²/2), a function of S, so all releases
+together reveal no more than S, which is one Gaussian mechanism with parameter μ. ∎
 
-**Rényi.** The order α is fixed when the rule is made, from (ε, δ) alone: the one at which Gaussian noise has most.
-*Proof.* Let the divergences Dᵢ at α be chosen by looking back, with Σ Dᵢ ≤ B always. By iterated expectations E_Q Π
-(Pᵢ/Qᵢ)^α exp(-(α - 1) Dᵢ) ≤ 1, so that E_Q (P/Q)^α ≤ exp((α - 1) B): all of it has divergence B at α, which is turned
-into (ε, δ) once. ∎ The best α *after the fact* is another rule, and not proved; nor is Gaussian until the first
-sample, and Rényi from there.
+**Rényi.** The order α is fixed when the rule is made, from (ε, δ) alone: the order that admits the largest ρ of
+Gaussian noise. *Proof.* Let the divergences Dᵢ at α be chosen after seeing what came before, with Σ Dᵢ ≤ B always. By
+iterated expectations E_Q Π (Pᵢ/Qᵢ)^α exp(-(α - 1) Dᵢ) ≤ 1, so E_Q (P/Q)^α ≤ exp((α - 1) B): the whole has divergence B
+at α, which is turned into (ε, δ) once. ∎ Two other rules are not proved: the best α *after the fact*, and the Gaussian
+rule until the first sample with the Rényi rule from there.
 
-**What is less than perfect** (draws of noise, samples cut off) has a part of δ of its own, the `reserve`, fixed
-beforehand as well. If releases are ηᵢ from their ideal in total variation, given what came before, and Σ ηᵢ ≤ η
-always, the whole is η from its ideal (take the first release that differs), and (1 + e^ε)η is paid out of δ. Were the
-reserve free to grow at the cost of the noise, an analyst could take the one on some paths and the other on others, and
-pass δ.
+**Imperfections** (draws of noise, truncated samples) are paid out of a separate part of δ, the `reserve`, also fixed
+beforehand. If each release is within ηᵢ of its ideal in total variation, given what came before, and Σ ηᵢ ≤ η always,
+the whole is within η of its ideal (take the first release that differs), and (1 + e^ε)η is paid out of δ. If the
+reserve could grow at the cost of the noise, an analyst could use one on some paths and the other on others, and exceed
+δ.
 
 A. Smith & A. Thakurta (2022). Fully adaptive composition for Gaussian differential privacy. arXiv:2210.17520.
 A. Koskela, M. Tobaben & A. Honkela (2023). Individual privacy accounting with Gaussian differential privacy. ICLR.
@@ -40,13 +40,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tacit.privacy import accounting, events
+from tacit.privacy import accounting, events, parts
+from tacit.privacy.accountants import concentrated, renyi
+from tacit.privacy.checks import check_delta, check_epsilon
 from tacit.privacy.events import Adjacency, Event
 
 Name = Literal["gaussian", "renyi"]
 NAMES: tuple[Name, ...] = get_args(Name)
 LARGEST_ORDER = 1024
-# The reserve: the least share of δ, the draws of noise that it is to pay for, and the most.
+# The reserve: its least share of δ, how many draws of noise it should pay for, and its largest share.
 _LEAST = {"gaussian": 1e-3, "renyi": 1e-2}
 _DRAWS = {"gaussian": 1e5, "renyi": 1e6}
 _MOST = 0.5
@@ -60,10 +62,10 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Filter:
-    """One of the two rules, with what was fixed when it was made. `reserve` is a share of δ.
+    """One of the two rules, with the parameters fixed when it was made. `reserve` is a share of δ.
 
-    Guarantee: whatever is chosen after seeing results, releases whose `price` together never passes ε are together
-    (ε, δ)-differentially private, for the ε that `price` was asked with.
+    Guarantee: for any choices made after seeing results, releases whose `price` together never exceeds ε are together
+    (ε, δ)-differentially private, for the ε and δ passed to `price`.
 
     >>> rule = Filter.of("gaussian", 1.0, 1e-5)
     >>> str(rule), Filter.read(str(rule)) == rule
@@ -80,10 +82,10 @@ class Filter:
 
     @classmethod
     def of(cls, name: Name, epsilon: float, delta: float, departure: float = 0.0) -> "Filter":
-        """The rule for a budget. departure: of a plan that it shall have room for twice (`accounting.departure`)."""
-        accounting.check_epsilon(epsilon)
-        accounting.check_delta(delta)
-        wanted = max(_DRAWS[name] * accounting.NOISE_DRAW_ERROR, 2 * departure)
+        """The rule for a budget. departure: of a plan (`parts.departure`); the reserve has room for twice as much."""
+        check_epsilon(epsilon)
+        check_delta(delta)
+        wanted = max(_DRAWS[name] * parts.NOISE_DRAW_ERROR, 2 * departure)
         share = min(max(_paid(wanted, epsilon) / delta, _LEAST[name]), _MOST)
         share = min(float(f"{share:.3g}"), _MOST)
         if name == "gaussian":
@@ -91,7 +93,7 @@ class Filter:
         left = delta * (1 - share)
 
         orders = np.arange(2.0, LARGEST_ORDER + 1)
-        admitted = (epsilon - accounting.renyi_spread(orders, left)) / orders  # ρ of Gaussian noise, at each order
+        admitted = (epsilon - concentrated.renyi_spread(orders, left)) / orders  # ρ of Gaussian noise, at each order
         if np.max(admitted) <= 0:
             raise ValueError(f"epsilon={epsilon} is below what any Rényi divergence gives at delta={delta}; raise one")
         return cls(name, share, int(orders[np.argmax(admitted)]))
@@ -117,11 +119,11 @@ class Filter:
         return _WORDS[self.name].format(order=self.order)
 
     def price(self, event: Event, epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> float:
-        """ε of `event`, all that was done under this rule; inf where the reserve of a budget of ε does not pay for it.
+        """ε of `event`, everything done under this rule; inf if the reserve of a budget of `epsilon` is too small.
 
-        Refuses what the rule does not cover.
+        Refuses events that the rule does not cover.
         """
-        found = accounting.parts(event, adjacency)
+        found = parts.parts(event, adjacency)
         if found is None:
             return math.inf
         if not found:
@@ -131,22 +133,22 @@ class Filter:
                 "the rule 'gaussian' covers Gaussian noise without sampling, and this event has another; take all "
                 "records at each step, or a ledger whose rule is 'renyi' from the start"
             )
-        if _paid(accounting.departure(event, adjacency), epsilon) > self.reserve * delta:
+        if _paid(parts.departure(event, adjacency), epsilon) > self.reserve * delta:
             return math.inf
         left, ideal = delta * (1 - self.reserve), in_theory(event)
         if self.order is None:
             return accounting.epsilon(ideal, left, "pld", adjacency)  # the closed form of one Gaussian mechanism
-        (divergence,) = accounting.rdp(ideal, (float(self.order),), adjacency)
-        return max(0.0, float(divergence + accounting.renyi_spread(self.order, left)))
+        (divergence,) = renyi.rdp(ideal, (float(self.order),), adjacency)
+        return max(0.0, float(divergence + concentrated.renyi_spread(self.order, left)))
 
 
 def _paid(departure: float, epsilon: float) -> float:
-    """What of δ pays for so much in total variation."""
+    """The part of δ that pays for this total variation."""
     return (1 + math.exp(min(epsilon, 700.0))) * departure
 
 
 def in_theory(event: Event) -> Event:
-    """The event with perfect draws of noise and samples without end.
+    """The event with perfect draws of noise and untruncated samples.
 
     >>> in_theory(events.TruncatedPoissonSampled(0.1, 100, 50, events.Gaussian(2.0, coordinates=9)))
     PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=2.0, ..., coordinates=0))
@@ -166,23 +168,24 @@ def in_theory(event: Event) -> Event:
 def name_for(event: Event, adjacency: Adjacency = "add-remove") -> Name | None:
     """The rule for a ledger whose first event this is: `gaussian` where nothing is sampled, else `renyi`.
 
-    None where neither prices it, as samples under replace-one: then all must be fixed beforehand, and `pld` prices it.
+    None where neither prices it, as for samples under replace-one: then everything must be fixed beforehand, and `pld`
+    prices it.
 
     >>> name_for(events.PoissonSampled(0.1, events.Gaussian(2.0)), "replace-one") is None
     True
     """
-    found = accounting.parts(event, adjacency) or ()
+    found = parts.parts(event, adjacency) or ()
     if all(part.rate is None and part.noise == "gaussian" for part in found):
         return "gaussian"
     try:
-        accounting.rdp(in_theory(event), (2.0,), adjacency)
+        renyi.rdp(in_theory(event), (2.0,), adjacency)
     except ValueError:
         return None
     return "renyi"
 
 
 def admitting(event: Event, epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> Filter | None:
-    """The filter of a budget (ε, δ) that admits a plan; None where none does, for its kind or for its price."""
+    """The filter of a budget (ε, δ) that admits a plan; None where none does, because of its kind or its price."""
     name = name_for(event, adjacency)
     if name is None:
         return None
@@ -196,13 +199,13 @@ def admitting(event: Event, epsilon: float, delta: float, adjacency: Adjacency =
 def first(event: Event, epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> float:
     """The least budget of at least `epsilon` whose rule admits a plan, to 0.2 %: rules may price it above `epsilon`.
 
-    Where no filter prices the plan, it is `epsilon` or what `pld` says.
+    Where no filter prices the plan: `epsilon` or the price by `pld`, whichever is larger.
 
     >>> plan = events.Repeated(events.PoissonSampled(0.1, events.Gaussian(10.0)), 1000)
     >>> accounting.epsilon(plan, 1e-5) < 1.25 < first(plan, 1.25, 1e-5) < 1.35
     True
     """
-    name, departure = name_for(event, adjacency), accounting.departure(event, adjacency)
+    name, departure = name_for(event, adjacency), parts.departure(event, adjacency)
     if name is None:
         return max(epsilon, accounting.epsilon(event, delta, adjacency=adjacency))
     for step in range(2000):

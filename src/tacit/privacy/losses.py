@@ -1,4 +1,4 @@
-"""Privacy losses: one step's loss on a grid, and the loss of many steps. Every figure read from it is an upper bound.
+"""Privacy losses: one step's loss on a grid, and the loss of many steps. Every figure read from them is an upper bound.
 
 Two neighbouring inputs give outputs of laws P and Q. The privacy loss is L = ln(dP/dQ) of an output drawn from P.
 Losses of independent steps add up, and
@@ -22,10 +22,10 @@ divergences, so that a fine grid loses no digits. And masses are tilted, m(y) e^
 transformed: rounding is then relative to the δ that is asked for, not to 1, and a δ of 1e-12 after 10⁶ steps is
 resolved.
 
-How tight: over a wide spread of sampled Gaussians (σ from 0.4 to 50, q from 1e-6 to 1, 1 to 10⁶ steps, δ from 1e-10 to
-1e-3, ε from 0.001 to 20) within 2e-4 of the contour integral in the tests, and within a thousandth where rare large
-losses decide. Past 10⁹ steps the finest grid is too coarse: at 10¹² steps (σ = 100, q = 1e-6, δ = 1e-7) the price is
-some 16 % too large.
+Tightness: over a wide spread of sampled Gaussians (σ from 0.4 to 50, q from 1e-6 to 1, 1 to 10⁶ steps, δ from 1e-10 to
+1e-3, ε from 0.001 to 20) the price is within 2e-4 of the contour integral in the tests, and within a thousandth where
+rare large losses decide. Past 10⁹ steps the finest grid is too coarse: at 10¹² steps (σ = 100, q = 1e-6, δ = 1e-7) the
+price is some 16 % too large.
 """
 
 import copy
@@ -45,15 +45,15 @@ UNIT = 2.0**-53  # the rounding of one operation
 # integrand varies are exact to 1e-13 up to 14 standard deviations, and to rounding where most of the mass is.
 MASS_MARGIN = 1e-12
 LOSS_MARGIN = 2e-15  # some 18 roundings of a loss, see `_raised`
-PART_UNSEEN = 1e-8  # of δ: what may be taken for infinite at each end
-FAR = 14.0  # a loss this far above ε counts 1 - e^-14 in δ: it may as well be infinite
+PART_UNSEEN = 1e-8  # of δ: the mass at each end whose loss may count as infinite
+FAR = 14.0  # a loss this far above ε counts 1 - e^-14 in δ, almost as much as an infinite one
 SPILL = 1e-6  # of δ: how much mass may wrap around from above: it only adds
 ROUNDING = 1e-5  # of δ: what rounding may add where another tilt would do
 ORDINARY_WIDTH = 30  # standard deviations that a window spans when many steps decide
-LEAST_DELTA = 1e-30  # what is looked for when ε is given: a smaller δ is bounded, not resolved
-LEAST_FOUND = 1e-200  # the least δ for which an ε is looked for: n times smaller masses are still numbers
+LEAST_DELTA = 1e-30  # the least δ resolved for a given ε: a smaller one is only bounded
+LEAST_FOUND = 1e-200  # the least δ for which an ε is looked for: n times smaller masses are still floats
 ROUGH, LOOKS = 1e-2, 6  # the tolerance of a first look, and how often to look again where it finds much less
-COMMON = 1e-9  # how much mass of low losses may be raised, over all steps: it only adds
+COMMON = 1e-9  # how much mass of low losses may be raised, over all steps: this only adds
 LEAST_LOG = -120.0  # of a transform's power: below, it is bounded instead of computed
 MOST_POINTS = 2**21  # of a transform on the finest grid that is halved: some 0.3 s
 FEWEST_POINTS = 2**8
@@ -81,8 +81,8 @@ class Pair:
     direction: Direction = "remove"
 
 
-Step = tuple[tuple[float, Pair], ...]  # weights and pairs: which one it is, is revealed
-Steps = Mapping[Step, int]  # how often each is taken
+LossStep = tuple[tuple[float, Pair], ...]  # weights and pairs: which pair applies is revealed
+LossSteps = Mapping[LossStep, int]  # how often each is taken
 
 
 # --- One pair ----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _density(pair: Pair, x: Array) -> Array:
 
 
 def _places(pair: Pair, losses: Array) -> Array:
-    """Where the loss has these values, NaN for none. It only says where to cut integrals; no bound rests on it."""
+    """Where the loss has these values; NaN where it has not. Used only to cut integrals: no bound rests on it."""
     q = pair.rate
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if pair.direction == "replace":
@@ -158,7 +158,7 @@ def _places(pair: Pair, losses: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Line:
-    """The part of the line that is integrated over, and P's masses beside it."""
+    """The part of the line that is integrated over, and P's masses outside it."""
 
     left: float
     right: float
@@ -169,7 +169,7 @@ class _Line:
 def _line(pair: Pair, rare: float, common: float) -> _Line:
     """Cut where P has mass `rare` at high losses, and `common` at low ones; those are raised to the loss at the cut."""
     q, scale = pair.rate, pair.scale
-    if pair.noise == "laplace":  # beside 0 and 1 the loss is constant
+    if pair.noise == "laplace":  # outside [0, 1] the loss is constant
         left, right = 0.5, math.exp(-1 / scale) / 2
         if pair.direction == "remove":
             left, right = (1 - q) * left + q * right, (1 - q) * right + q * left
@@ -197,7 +197,7 @@ def _line(pair: Pair, rare: float, common: float) -> _Line:
 
 
 def _mesh(pair: Pair, line: _Line, pieces: int) -> Array:
-    """Where to cut whatever the grid: P varies on the scale of the noise, the loss bends on that of its square."""
+    """Cuts needed on every grid: P varies on the scale of the noise, and the loss curves on the scale of its square."""
     scale = pair.scale if pair.noise == "gaussian" else pair.scale / 2
 
     def cuts(left: float, right: float, length: float) -> Array:
@@ -205,8 +205,8 @@ def _mesh(pair: Pair, line: _Line, pieces: int) -> Array:
 
     meshes = [cuts(line.left, line.right, scale / pieces)]
     if pair.noise == "gaussian" and scale < 1 and pair.rate < 1:
-        bend = 0.5 + scale**2 * (math.log1p(-pair.rate) - math.log(pair.rate))
-        for centre in (bend, -bend) if pair.direction == "replace" else (bend,):
+        knee = 0.5 + scale**2 * (math.log1p(-pair.rate) - math.log(pair.rate))
+        for centre in (knee, -knee) if pair.direction == "replace" else (knee,):
             ends = np.clip([centre - 20 * scale**2, centre + 20 * scale**2], line.left, line.right)
             if ends[0] < ends[1]:
                 meshes.append(cuts(float(ends[0]), float(ends[1]), scale**2 / pieces))
@@ -225,8 +225,8 @@ class _OnGrid:
     infinite: float
 
 
-def _on_grid(step: Step, grid: float, rare: float, common: float, low: float, high: float) -> _OnGrid:
-    """The step's loss, split onto the grid; above `high` it is infinite, below `low` it is raised to it."""
+def _on_grid(step: LossStep, grid: float, rare: float, common: float, low: float, high: float) -> _OnGrid:
+    """The step's loss, split onto the grid; above `high` it counts as infinite, below `low` it is raised to `low`."""
     infinite = 0.0
     found: list[tuple[int, Array]] = []
     for weight, pair in step:
@@ -257,7 +257,7 @@ def _split(pair: Pair, line: _Line, grid: float, first: int, last: int) -> tuple
     grid points make the integrands smooth.
     """
     size = last - first + 1
-    masses, above = np.zeros(size + 1), 0.0  # of the last, nothing goes up
+    masses, above = np.zeros(size + 1), 0.0  # one point more, which stays empty: the last point gives nothing to it
 
     def add(losses: Array, weights: Array) -> None:
         nonlocal masses, above
@@ -277,7 +277,7 @@ def _split(pair: Pair, line: _Line, grid: float, first: int, last: int) -> tuple
     places = _places(pair, np.arange(first, last + 1) * grid)
     places = places[(places > line.left) & (places < line.right)]
     cuts = np.sort(np.concatenate([_mesh(pair, line, 16), places]), kind="stable")
-    # Three nodes do where an interval is this short: the error is 5e-7 times its sixth power.
+    # Three nodes are enough where an interval is this short: the error is 5e-7 times its sixth power.
     short = 0.004 * min(pair.scale, pair.scale**2 if pair.noise == "gaussian" else 0.5 * pair.scale)
     for start in range(0, len(cuts) - 1, CHUNK):
         piece = cuts[start : start + CHUNK + 1]
@@ -295,16 +295,16 @@ def _split(pair: Pair, line: _Line, grid: float, first: int, last: int) -> tuple
 
 @dataclass(frozen=True)
 class View:
-    """Which tilt, which losses and how rare an outcome. It decides how tight a bound is, never whether it is one."""
+    """The tilt, the range of losses and the rarest outcomes to resolve. It decides only how tight a bound is."""
 
     tilt: float
     low: float
     high: float
-    cut: float  # a step's loss above is infinite
+    cut: float  # a step's loss above this counts as infinite
     rare: float
     common: float
     count: int
-    scale: float  # of the grid: about where it changes what is asked for by all of it
+    scale: float  # the grid spacing at which the error is about as large as the answer
 
     @property
     def finest(self) -> float:
@@ -313,11 +313,11 @@ class View:
 
     @property
     def rough_grid(self) -> float:
-        """For a first look."""
+        """The grid of a first look."""
         return max(self.first_grid(ROUGH), 8 * self.finest)
 
     def first_grid(self, tolerance: float) -> float:
-        """On this grid the answer is off by about the tolerance, relatively."""
+        """The grid on which the answer is off by about the tolerance, relatively."""
         wanted = math.sqrt(tolerance) * self.scale
         return max(min(wanted, (self.high - self.low) / FEWEST_POINTS), self.finest)
 
@@ -325,7 +325,7 @@ class View:
 class _Sketch:
     """The cumulants ln E[e^(λL)] of all steps, coarsely: enough to choose where to look."""
 
-    def __init__(self, steps: Steps, rare: float, common: float) -> None:
+    def __init__(self, steps: LossSteps, rare: float, common: float) -> None:
         losses, masses, starts = [], [], []
         size = 0
         for step in steps:
@@ -356,7 +356,7 @@ class _Sketch:
         return self._tilted(tilt)[0]
 
     def without(self, cut: float) -> "_Sketch":
-        """The same without losses above a cut."""
+        """The same sketch without losses above a cut."""
         other = copy.copy(self)
         other.log_masses = np.where(self.losses > cut, -np.inf, self.log_masses)
         return other
@@ -369,7 +369,7 @@ class _Sketch:
         return float(self.counts @ (highest + np.log(sums))), masses / np.repeat(sums, self.sizes)
 
     def saddle(self, tilt: float) -> tuple[float, float]:
-        """The ε that this tilt is best for, and about its ln δ.
+        """The ε for which this tilt is best, and roughly its ln δ.
 
         δ(ε) = (1/2πi) ∫ e^(K(z) - zε) / (z(z + 1)) dz along Re z = λ; the integrand has its saddle at the λ for which
         ε = K'(λ) - 1/λ - 1/(1 + λ), and ε grows with λ.
@@ -382,7 +382,7 @@ class _Sketch:
         return epsilon, height - math.log(2 * math.pi * curvature) / 2
 
     def tilt(self, aim: Callable[[float, float], float]) -> float:
-        """Where a function of ε and ln δ that grows with the tilt is 0; the nearest end if it is nowhere."""
+        """The tilt at which `aim`, a function of ε and ln δ that grows with the tilt, is 0; else the nearest end."""
         least = math.log(1 / self.standard_deviation)
         ends = (least - 4.0, least + 14.0)
 
@@ -394,12 +394,12 @@ class _Sketch:
         return math.exp(float(optimize.brentq(value, *ends, xtol=0.01)))  # type: ignore[arg-type]
 
     def tilt_for(self, epsilon: float, least_delta: float) -> float:
-        """The saddle for an ε; for the least δ where that is still above it, as the largest loss may be below ε."""
+        """The tilt whose saddle reaches ε, or the least δ if that comes first: the largest loss may be below ε."""
         return self.tilt(lambda reached, log_delta: max(reached - epsilon, math.log(least_delta) - log_delta))
 
 
-def view_for_delta(steps: Steps, delta: float) -> View:
-    """Where the ε of this δ lies, and all from 0 up to it."""
+def view_for_delta(steps: LossSteps, delta: float) -> View:
+    """The view that contains the ε of this δ, and everything from 0 up to it."""
     delta = max(delta, LEAST_FOUND)
     sketch = _Sketch(steps, *_cuts(steps, delta))
     # Not below the tilt for ε = 0, where the answer is 0 anyway.
@@ -414,31 +414,32 @@ def view_for_delta(steps: Steps, delta: float) -> View:
     return _view(sketch, steps, delta, epsilon, 0.0)
 
 
-def view_for_epsilon(steps: Steps, epsilon: float) -> View:
-    """Where the δ of this ε lies."""
+def view_for_epsilon(steps: LossSteps, epsilon: float) -> View:
+    """The view that contains the δ of this ε."""
     sketch = _Sketch(steps, *_cuts(steps, LEAST_DELTA))
     _, log_delta = sketch.saddle(sketch.tilt_for(epsilon, LEAST_DELTA))
     delta = min(max(math.exp(min(log_delta, 0.0)), LEAST_DELTA), 0.5)
-    for _ in range(LOOKS):
-        seen = _view(sketch, steps, delta, epsilon, epsilon)
+    seen = _view(sketch, steps, delta, epsilon, epsilon)
+    for _ in range(LOOKS - 1):
         near = float(compose(steps, seen, seen.rough_grid).delta(np.array([epsilon]))[0])
         if delta / 2 < near < 2 * delta or near < LEAST_DELTA:
             break
         delta = min(max(near, LEAST_DELTA), 0.5)
+        seen = _view(sketch, steps, delta, epsilon, epsilon)
     return seen
 
 
-def _cuts(steps: Steps, delta: float) -> tuple[float, float]:
+def _cuts(steps: LossSteps, delta: float) -> tuple[float, float]:
     count = sum(steps.values())
     return PART_UNSEEN * delta / count, COMMON / count
 
 
-def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: float) -> View:
+def _view(sketch: _Sketch, steps: LossSteps, delta: float, epsilon: float, lowest: float) -> View:
     """The view of δ(ε), about `delta`: from where tilted losses are rare up to where the loss is, by Chernoff's bound.
 
     The saddle's tilt is best where many steps decide. Where rare large losses do, it is too large: they fill the tilted
-    law, and the window has to hold them all. Then the tilt is taken that makes the window least, among those under
-    which rounding does not matter.
+    law, and the window has to hold them all. Then the tilt with the smallest window is taken, among those under which
+    rounding does not matter.
     """
     cut = epsilon + FAR
     whole, sketch = sketch, sketch.without(cut)
@@ -448,7 +449,7 @@ def _view(sketch: _Sketch, steps: Steps, delta: float, epsilon: float, lowest: f
     tilt = min(whole.tilt_for(epsilon, min(LEAST_DELTA, delta) / 1000), most)
 
     def window(tilt: float) -> tuple[float, float, float]:
-        """Rounding that is added to δ, relative to it; low; high."""
+        """The rounding added to δ, relative to δ; low; high."""
         at = sketch(tilt)
         excess = at - tilt * epsilon - math.log(delta)  # of Chernoff's bound over δ, in logarithms
         shares = tilt * np.geomspace(1 / 32, 8, 9)
@@ -486,7 +487,7 @@ class Loss:
     """The loss of many steps on a grid: a δ for each ε, and an ε for each δ, both upper bounds."""
 
     def __init__(self, first: int, grid: float, masses: Array, beside: Array) -> None:
-        """`masses[i]` is the mass at (first + i)·grid; `beside[i]` is to be added to δ at (first - 1 + i)·grid.
+        """`masses[i]` is the mass at (first + i)·grid; `beside[i]` is added to δ at (first - 1 + i)·grid.
 
         With D(k) = δ at the loss k·grid and G(k) = Σ_{j>k} m(j) e^-(j-k)grid: D(k - 1) = D(k) + (e^grid - 1) G(k - 1),
         a sum of positive terms; between grid points δ is linear in e^ε.
@@ -512,7 +513,7 @@ class Loss:
         return max(0.0, (self.first - 1 + last) * self.grid + math.log1p(math.expm1(self.grid) * share))
 
     def delta(self, epsilon: Array) -> Array:
-        """δ at each ε; 1 below what is in view."""
+        """δ at each ε; 1 for an ε below the view."""
         place = np.asarray(epsilon, float) / self.grid - (self.first - 1)
         cell = np.clip(np.floor(place), 0, len(self.deltas) - 2).astype(int)
         share = np.expm1(np.clip(place - cell, 0, 1) * self.grid) / math.expm1(self.grid)
@@ -530,8 +531,8 @@ class _Power:
     log_finite: float  # ln P(no loss is infinite)
 
 
-def _power(steps: Steps, view: View, grid: float, size: int) -> _Power:
-    """Every step is tilted and transformed; powers multiply.
+def _power(steps: LossSteps, view: View, grid: float, size: int) -> _Power:
+    """Tilt and transform every step; multiply the powers.
 
     A transform of masses with sum 1 is off by at most γ = 8 log₂(size) roundings at each frequency (each mass passes
     log₂(size) products and sums), and a power by (|f| + γ)^n - |f|^n. The rounding of exponents is in their margins.
@@ -567,7 +568,7 @@ def _power(steps: Steps, view: View, grid: float, size: int) -> _Power:
     return _Power(power, math.sqrt(2) * rounding, log_moment, log_finite)
 
 
-def compose(steps: Steps, view: View, grid: float) -> Loss:
+def compose(steps: LossSteps, view: View, grid: float) -> Loss:
     """The loss of all steps on a grid.
 
     The inverse transform keeps the sum of squares (Parseval), and what an error e of the tilted masses adds to δ(ε) is

@@ -1,13 +1,13 @@
 """Mechanisms: the only way from private records to a number, and the guarantee that comes with it.
 
 `Access` holds the records and a mechanism. `access.sum(key, contribution)` is the one way to read them: sample slots
-(`sampling`), compute and clip contributions (`clipping`), add them up on the lattice with noise (`noise`), and hand
-out the result with its receipt (`events`, `released`).
+(`sampling`), compute and clip contributions (`clipping`), add them up on the lattice with noise (`noise`), and return
+the result with its receipt (`events`, `released`).
 
 Guarantee of `SubsampledGaussian`. Let one unit's slot be filled or empty, everything else equal. Which slots are
 chosen does not depend on the data. Given the choice among the other slots, that unit enters the sum with probability
-at most the sampling rate, with a vector of norm at most C in front of noise of standard deviation noise_multiplier·C:
-that is the event which the receipt names. Sampling truncated at the buffer is part of it (`accounting`).
+at most the sampling rate, with a vector of norm at most C, and noise of standard deviation noise_multiplier·C is added:
+the event that the receipt names. The event includes truncating the sample at the buffer (`accounting`).
 """
 
 import weakref
@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tacit.basics.trees import Tree
 from tacit.privacy import events
 from tacit.privacy.clipping import (
     MOST_BOUND,
@@ -39,10 +40,9 @@ from tacit.privacy.randomness import is_secure, is_tracing, witness
 from tacit.privacy.released import Level, Released
 from tacit.privacy.sampling import PoissonSampler, default_buffer
 
-Tree = Any
 MOST_LEVELS = 32  # a schedule is a public step function: heterogeneous accounting stays cheap
 LEAST_CLIP = 1e-12  # below it the square of a contribution underflows in single precision
-MOST_NUMBERS = 2**19  # that one part of a sum holds at once: 2 MiB stay in a processor's cache
+MOST_NUMBERS = 2**19  # held at once by one part of a sum: 2 MiB stay in a processor's cache
 
 
 def _levels(name: str, value: float | tuple[float, ...], count: int) -> tuple[float, ...]:
@@ -95,8 +95,8 @@ class SubsampledGaussian:
         return self.sampling_rate  # type: ignore[return-value]
 
     @property
-    def deviation(self) -> float:
-        """Of the noise on each coordinate of a sum as it is released, scaled by 1 / rate; at the noisiest level."""
+    def standard_deviation(self) -> float:
+        """The noise on each coordinate of a released sum, which is scaled by 1 / rate; at the noisiest level."""
         levels = zip(self.clips, self.noise_multipliers, self.sampling_rates, strict=True)
         return max(clip * multiplier / rate for clip, multiplier, rate in levels)
 
@@ -110,7 +110,7 @@ class SubsampledGaussian:
         return PoissonSampler(slots, self.sampling_rates, min(room, slots))
 
     def level_events(self, slots: int, unit: str, coordinates: int) -> tuple[events.Event, ...]:
-        """What one step costs, at each level, if its sum has that many coordinates."""
+        """The event of one step at each level, for a sum of that many coordinates."""
         sampler = self.sampler(slots)
         found: list[events.Event] = []
         for multiplier, rate in zip(self.noise_multipliers, self.sampling_rates, strict=True):
@@ -128,7 +128,7 @@ class SubsampledGaussian:
     def add_up(self, batch: Contributions, chosen: Array, level: Array | int, coordinates: int, units: int) -> Tree:
         """The clipped sum of the chosen contributions, as integers on the lattice of this mechanism.
 
-        `units` is how many there are in all parts of the sum: integers of several parts add up without error.
+        `units` is the number of units in all parts of the sum: integers of several parts add up without error.
         """
         norms = batch.norms()
         clips = jnp.asarray(self.clips, norms.dtype)
@@ -138,9 +138,9 @@ class SubsampledGaussian:
 
     @partial(jax.jit, static_argnums=(0, 4, 5))
     def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
-        """What `add_up` made of all units, with noise."""
+        """The sums that `add_up` made of all units, with noise added."""
         high, low = sums
-        return self._lattice(coordinates, units).add_noise(_own_key(key, sums), high, low, level)
+        return self._lattice(coordinates, units).add_noise(own_key(key, sums), high, low, level)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Exact:
         return self.sampling_rate  # type: ignore[return-value]
 
     @property
-    def deviation(self) -> float:
+    def standard_deviation(self) -> float:
         return 0.0
 
     sampler = SubsampledGaussian.sampler
@@ -181,7 +181,7 @@ class Exact:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Clip and noise of sizes that the program itself computes, so that one program runs many settings side by side.
+    """Clip and noise whose sizes the program itself computes, so that one program runs many settings side by side.
 
     For public and simulated records: it draws plain Gaussian noise, promises nothing, and its price is ε = ∞. It takes
     all records and lives inside one compiled function.
@@ -192,7 +192,7 @@ class Trial:
     sampling_rates: tuple[float, ...] = (1.0,)
 
     @property
-    def deviation(self) -> Any:
+    def standard_deviation(self) -> Any:
         return self.clip * self.noise_multiplier
 
     level_events = Exact.level_events
@@ -209,14 +209,19 @@ class Trial:
     def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
         del level, coordinates, units
         leaves, form = jax.tree.flatten(sums)
-        keys = jax.random.split(_own_key(key, sums), len(leaves))
+        keys = jax.random.split(own_key(key, sums), len(leaves))
         noise = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
         return jax.tree.unflatten(
-            form, [leaf + (self.deviation * draw).astype(leaf.dtype) for leaf, draw in zip(leaves, noise, strict=True)]
+            form,
+            [
+                leaf + (self.standard_deviation * draw).astype(leaf.dtype)
+                for leaf, draw in zip(leaves, noise, strict=True)
+            ],
         )
 
 
-Mechanism = SubsampledGaussian | Exact | Trial
+PricedMechanism = SubsampledGaussian | Exact
+Mechanism = PricedMechanism | Trial
 
 
 @partial(
@@ -246,7 +251,7 @@ class Access:
         groups: Any = None,
         unit: str | None = None,
         most_records: int | None = None,
-        capacity: int | None = None,
+        slots: int | None = None,
     ) -> "Access":
         """Put records (a tree of arrays with the records in front) behind a mechanism.
 
@@ -254,9 +259,9 @@ class Access:
         sampling, clipping and the guarantee are per id. At most `most_records` records of one id are used, the first
         ones; it is a public number and must be given with `groups`.
 
-        `capacity` is the public number of slots, at least as many as there are units. Without it the number of units
-        itself is the number of slots: it is then treated as public, which a statement says. In which slot a unit is
-        follows from the units before it, and nothing may depend on that: a row less in the file moves all later ones.
+        `slots` is the public number of slots, at least as many as there are units. Without it, the number of units is
+        the number of slots, and is then treated as public, which a statement says. A unit's slot depends on the units
+        before it, and nothing may depend on the slot: one row fewer in the file moves all later units.
         """
         leaves = jax.tree.leaves(records)
         sizes = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
@@ -272,10 +277,10 @@ class Access:
                 raise ValueError(f"most_records={most_records}; expected a public whole number of at least 1 per id")
             positions = _positions_of_groups(np.asarray(groups), most_records, count)
             name = unit or "person"
-        slots = max(1, positions.shape[0]) if capacity is None else capacity
+        slots = max(1, positions.shape[0]) if slots is None else slots
         if slots < max(1, positions.shape[0]):
             raise ValueError(
-                f"capacity={capacity} for {positions.shape[0]} units; expected room for all of them, and at least 1"
+                f"slots={slots} for {positions.shape[0]} units; expected room for all of them, and at least 1"
             )
         padded = np.full((slots, positions.shape[1]), -1)
         padded[: positions.shape[0]] = positions
@@ -285,7 +290,7 @@ class Access:
             array = np.asarray(leaf)
             with np.errstate(over="ignore"):  # a number beyond single precision is infinite, and then contributes 0
                 array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
-            # Copies, always: JAX may else share memory with an array that is changed or freed later.
+            # Always copy: otherwise JAX may share memory with an array that is changed or freed later.
             if groups is None and slots == count:
                 return jnp.array(array[:, None])
             if count == 0:
@@ -297,7 +302,7 @@ class Access:
 
     @property
     def slots(self) -> int:
-        """The public number of places for units."""
+        """The public number of slots for units."""
         return self.present.shape[0]
 
     def at(self, level: Level) -> "Access":
@@ -305,10 +310,10 @@ class Access:
         return replace(self, level=level)
 
     def where(self, predicate: Callable[[Tree], Array]) -> "Access":
-        """The same without the records of which `predicate(record)` is false.
+        """The same access without the records for which `predicate(record)` is false.
 
-        The predicate sees one record at a time, so that a record decides for itself alone; never by its place, which
-        a row less in the file would change for all others.
+        The predicate sees one record at a time, so that each is judged alone. It must not depend on a record's
+        position: one row fewer in the file changes the position of all later ones.
         """
         return replace(self, present=self.present & jax.vmap(jax.vmap(predicate))(self.records))
 
@@ -319,13 +324,13 @@ class Access:
     def map(self, function: Callable[[Tree], Tree]) -> "Access":
         """Access to `function(record)` in place of each record, such as a rescaled one.
 
-        The function sees one record at a time, so a record still moves nothing but its own contribution. It must not
+        The function sees one record at a time, so a record still changes only its own contribution. It must not
         close over private data or have a batching rule of its own (`custom_vmap`): nothing can check this.
         """
         return replace(self, records=jax.vmap(jax.vmap(function))(self.records))
 
     def whole(self) -> "Access":
-        """Each unit as one record, (its records, which of them exist), for what is no sum over records."""
+        """Each unit as one record, (its records, which of them exist), where a contribution is no sum over records."""
         together = jax.tree.map(lambda leaf: leaf[:, None], (self.records, self.present))
         return replace(self, records=together, present=jnp.any(self.present, axis=1, keepdims=True))
 
@@ -334,8 +339,8 @@ class Access:
 
         `contribution` maps a batch of records to `Dense`, `Linear` or `Outer` contributions (see `clipping`); it must
         treat each record alone. A key makes one release.
-        The sampled sum is scaled by the public 1 / sampling rate, so its mean is the clipped sum over all units; no
-        batch size and no number of records enters. Without units the answer is noise alone.
+        The sampled sum is scaled by the public 1 / sampling rate, so its mean is the clipped sum over all units. It
+        uses no batch size and no number of records. Without units the answer is noise alone.
         """
         return self._release(key, contribution, None)
 
@@ -344,8 +349,8 @@ class Access:
     ) -> Released[tuple[Tree, Array]]:
         """`sum` with contributions clipped to a released norm in place of the mechanism's clip, at the same price.
 
-        Beside it: the noised share of places whose contribution is within it, by which it may be moved
-        (`clipping.Limited`). A place without a unit counts as half.
+        Also returns the noised share of slots whose contribution is within the norm, by which the norm may be adjusted
+        (`clipping.Limited`). An empty slot counts as half.
         """
         inside = self._within((), jnp.ones(self.slots, bool), limit)
         return self._release(key, contribution, limit).map(lambda total: inside.back(total, self.slots))
@@ -385,7 +390,7 @@ class Access:
     def _units(
         self, contribution: Callable[[Tree], Contributions], records: Tree, present: Array, limit: Limit | None
     ) -> Any:
-        """What each unit contributes, before the mechanism's clip."""
+        """The contribution of each unit, before the mechanism's clip."""
         batch = grouped(contribution, records, present)
         return batch if limit is None else self._within(batch, jnp.any(present, axis=1), limit)
 
@@ -401,7 +406,7 @@ class Access:
         return Limited.of(batch, limit, radius, units, not isinstance(mechanism, Exact))
 
     def _level(self) -> Array | int:
-        """Where the mechanism's schedule is; 0 if it has none."""
+        """The current level of the mechanism's schedule; 0 if it has none."""
         count = len(self.mechanism.sampling_rates)
         if self.level is None and count > 1:
             raise ValueError(f"the mechanism has {count} levels; read at access.at(level) inside repeat")
@@ -410,7 +415,7 @@ class Access:
         return self.level.index if self.level is not None and count > 1 else 0
 
     def _sampled(self, key: Array) -> tuple[Tree, Array, Array]:
-        """Records of the slots that a step chooses, which of them exist, and which places of the batch are filled."""
+        """Records of the slots that a step chooses, which of them exist, and which entries of the batch are filled."""
         sampler = self.mechanism.sampler(self.slots)
         if sampler is None:
             return self.records, self.present, jnp.ones(self.present.shape[0], bool)
@@ -420,7 +425,7 @@ class Access:
 
 
 def grouped(contribution: Callable[[Tree], Contributions], records: Tree, present: Array) -> Contributions:
-    """One contribution for each unit, of those of its records that are present."""
+    """One contribution for each unit, from its records that are present."""
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), records)
     return checked(contribution(flat), present.size).group(present)
 
@@ -431,11 +436,11 @@ _spent: dict[int, Any] = {}
 def _spend(key: Array) -> None:
     """Refuse a key object that already made a release: two sums with one key share their noise.
 
-    It sees reuse within one trace and between calls outside `jit`, and keys that are fixed inside a program; a compiled
-    function called twice with one key is the caller's to avoid.
+    It detects reuse within one trace and between calls outside `jit`, and keys fixed inside a program. It cannot detect
+    a compiled function called twice with one key: the caller must avoid that.
     """
     if is_tracing() and not isinstance(key, jax.core.Tracer):
-        raise ValueError("a key fixed inside a compiled function adds the same noise on every run; hand the key in")
+        raise ValueError("a key fixed inside a compiled function adds the same noise on every run; pass the key in")
     name = id(key)
     if name in _spent and _spent[name]() is key:
         raise ValueError("this key has made a release already, and would add the same noise; use jax.random.split")
@@ -443,9 +448,9 @@ def _spend(key: Array) -> None:
 
 
 def _in_parts(add_up: Callable[..., Tree], arguments: Tree, most: int) -> Tree:
-    """`add_up` of all units, from at most `most` at a time: memory does not grow with the units.
+    """`add_up` over all units, at most `most` at a time, so that memory does not grow with their number.
 
-    The last part begins early enough to be whole; what was counted before is not chosen again.
+    The last part begins early enough to be full; units that were counted before are not chosen again.
     """
     records, present, chosen = arguments
     units, size = chosen.shape[0], max(1, most)
@@ -466,20 +471,20 @@ def _in_parts(add_up: Callable[..., Tree], arguments: Tree, most: int) -> Tree:
 
 
 @jax.custom_batching.custom_vmap
-def _own_key(key: Array, sums: Tree) -> Array:
-    """The key, if each of many releases has one of its own: `vmap` with one key for all is refused."""
+def own_key(key: Array, sums: Tree) -> Array:
+    """The key itself. Refuses `vmap` over many releases with one key for all of them."""
     del sums
     return key
 
 
-@_own_key.def_vmap
+@own_key.def_vmap
 def _(axis_size: int, in_batched: Any, key: Array, sums: Tree) -> tuple[Array, bool]:
     del axis_size
     if any(jax.tree.leaves(in_batched[1])) and not in_batched[0]:
         raise ValueError(
             "vmap over releases with one key would add the same noise to all; split the key and map over it"
         )
-    return _own_key(key, sums), in_batched[0]
+    return own_key(key, sums), in_batched[0]
 
 
 def _coordinates(batch: Contributions) -> int:

@@ -1,4 +1,4 @@
-"""Noise: a Gaussian on a lattice, added to integers, so that no bit of the answer betrays the data.
+"""Noise: a Gaussian on a lattice, added to integers, so that no bit of the answer leaks the data.
 
 Adding a float to a float leaks: which floats can come out depends on what went in (Mironov 2012; Jin et al. 2022),
 and a 24-bit uniform has no tail beyond 5.4 standard deviations. Here everything before the release is an integer.
@@ -7,10 +7,10 @@ and a 24-bit uniform has no tail beyond 5.4 standard deviations. Here everything
   error, so sensitivity is a statement about integers: ‖round(v/g)‖ ≤ (1 + margin)·C/g + √d/2.
 * The noise is always the same distribution on the integers, with standard deviation `SCALE`: g is chosen so that
   SCALE is `noise_multiplier` times that sensitivity. Margin and rounding make the noise larger, never smaller.
-* One draw is z₁·128² + z₂·128 + z₃ with z_i from an exact table of a discrete Gaussian of deviation 200. Such a sum is
-  a discrete Gaussian to within 2⁻⁶⁰ (convolution of discrete Gaussians above the smoothing parameter: Micciancio &
-  Walter 2017), and that is a continuous Gaussian rounded to integers to within 2⁻⁴⁸ in total variation (`DRAW_ERROR`),
-  and rounding commutes with adding integers: the release is post-processing of the Gaussian mechanism.
+* One draw is z₁·128² + z₂·128 + z₃ with z_i from an exact table of a discrete Gaussian of standard deviation 200. Such
+  a sum is a discrete Gaussian to within 2⁻⁶⁰ (convolution of discrete Gaussians above the smoothing parameter:
+  Micciancio & Walter 2017). That is a continuous Gaussian rounded to integers, to within 2⁻⁴⁸ in total variation
+  (`DRAW_ERROR`), and rounding commutes with adding integers: the release is post-processing of the Gaussian mechanism.
 """
 
 import functools
@@ -25,17 +25,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.privacy.randomness import Discrete
-
-Tree = Any
 
 TABLE_SCALE = 200  # standard deviation of the table
 TABLE_RADIUS = 2047  # 10.2 standard deviations: the tail beyond has mass 2⁻⁷⁸
 STRIDE = 128  # 200 / 128 = 1.56 is above the smoothing parameter of the integers for an error of 2⁻⁶⁸
 SCALE = TABLE_SCALE * math.sqrt(STRIDE**4 + STRIDE**2 + 1)
 DRAW_ERROR = 2.0**-48
-LARGEST = TABLE_RADIUS * (STRIDE * STRIDE + STRIDE + 1)  # of a draw: the noise has an end
-MOST_DRAWS = 2**30 // LARGEST  # that one word holds beside a sum
+LARGEST = TABLE_RADIUS * (STRIDE * STRIDE + STRIDE + 1)  # of a draw: the noise is bounded
+MOST_DRAWS = 2**30 // LARGEST  # that fit in one word together with a sum
 
 
 @functools.cache
@@ -55,10 +54,10 @@ def lattice_gaussian(key: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Lattice:
-    """The public grid of a release: what noise multiplier, clip, dimension and batch size make it.
+    """The public grid of a release, fixed by noise multiplier, clip, dimension and batch size.
 
     `spacings` has one g for each level of a schedule; `limb_bits` splits integer sums in two where they could pass 32
-    bits. largest: a coordinate of one contribution, in steps of the grid.
+    bits. largest: the largest coordinate of one contribution, in steps of the grid.
     """
 
     spacings: tuple[float, ...]
@@ -117,10 +116,9 @@ class Lattice:
         return tuple(jnp.concatenate([half.reshape(-1) for half in halves]) for halves in zip(*found, strict=True))  # type: ignore[return-value]
 
     def _noised(self, key: Array, high: Tree, low: Tree, draws: int) -> tuple[list[tuple[Array, Array]], Any]:
-        """Both parts of each leaf, with the sum of so many draws of noise.
+        """Both parts of each leaf, with the sum of `draws` draws of noise.
 
-        Noise joins before the two parts are carried into one another, so what comes out is a function of the noised
-        total alone.
+        Noise is added before carrying between the two parts, so the result is a function of the noised total alone.
         """
         if not 1 <= draws <= MOST_DRAWS:
             raise ValueError(f"draws={draws} of noise in one sum; expected 1 to {MOST_DRAWS}")

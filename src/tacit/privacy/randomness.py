@@ -1,9 +1,9 @@
 """Randomness: a ChaCha20 generator behind JAX's key interface, and exact draws from small discrete distributions.
 
-Differential privacy is a statement about a distribution, so the generator must be one that nobody can predict and the
-draws must have that distribution to far more digits than a float has. Keys from `secure_key` come from the operating
+Differential privacy is a statement about a distribution, so the generator must be unpredictable and the draws must
+have that distribution to far more digits than a float has. Keys from `secure_key` come from the operating
 system and drive ChaCha20 (RFC 8439). Keys from `insecure_key(seed)` drive the same generator from a seed, for
-simulations and tests only; their *type* differs, so a release knows which it was made with, under `jit` too.
+simulations and tests only; their *type* differs, so a release records which kind was used, under `jit` too.
 """
 
 import math
@@ -71,7 +71,7 @@ def _words(key: Array, count: int, nonce: Sequence[Array | int]) -> Array:
     """`count` words of the stream of (key, nonce)."""
     blocks = -(-count // BLOCK_WORDS)
     if blocks > 2**32:
-        raise ValueError(f"{count} words were asked of one key; ChaCha20's counter ends at {2**36}: split the key")
+        raise ValueError(f"{count} words requested from one key; ChaCha20's counter ends at {2**36}: split the key")
     return chacha20_blocks(key, jnp.arange(blocks, dtype=jnp.uint32), nonce).reshape(-1)[:count]
 
 
@@ -117,7 +117,7 @@ SEEDED = _chacha20(seed=_seed, name="tacit_chacha20_seeded", tag="tcs")
 def secure_key() -> Array:
     """A fresh key of 256 bits from the operating system. For real data. Never print it: it removes the noise."""
     if is_tracing():
-        raise ValueError("secure_key() inside jit would be drawn once and used on every call; hand the key in")
+        raise ValueError("secure_key() inside jit would be drawn once and used on every call; pass the key in")
     words = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), dtype="<u4")
     return jax.random.wrap_key_data(jnp.asarray(words), impl=SECURE)
 
@@ -140,9 +140,9 @@ def is_tracing() -> bool:
 
 
 def witness(*keys: Array) -> Array:
-    """A scalar of key type that is the same whatever the keys, and becomes an array with them under `vmap`.
+    """A scalar of key type that is the same for all keys, and becomes an array under `vmap` over keys.
 
-    It says nothing of them, for all its bits are 0, and no arithmetic takes it: it can be counted and not averaged.
+    It reveals nothing about them: all its bits are 0. No arithmetic accepts it: it can be counted, not averaged.
     """
     zeros = jnp.zeros(KEY_WORDS, jnp.uint32)
     for key in keys:
@@ -154,8 +154,8 @@ def witness(*keys: Array) -> Array:
 class Discrete:
     """An exact distribution over the integers first, first + 1, ...: an alias table with 64-bit probabilities.
 
-    Each probability is a multiple of 2⁻⁶⁴; the table's total variation distance from the weights it was made of is at
-    most len(weights) · 2⁻⁶⁴. Made of Python integers, so no float takes part in a draw.
+    Each probability is a multiple of 2⁻⁶⁴; the table's total variation distance from the weights it was built from is
+    at most len(weights) · 2⁻⁶⁴. It consists of integers, so no draw involves a float.
     """
 
     first: int

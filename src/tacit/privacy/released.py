@@ -29,14 +29,14 @@ class Released(Generic[A]):
     """A value and the receipt that paid for it.
 
     `seeded` says that some of the randomness came from a seed: then the guarantee holds only against those who do not
-    know it. Reading `.value` is for `privacy/`, the site, and the single-site front: elsewhere use `map` and `then`,
-    which keep the receipt.
+    know the seed. Reading `.value` is for `privacy/`, the site, and the single-site front: elsewhere use `map` and
+    `then`, which keep the receipt.
 
     `witness` is a scalar that travels with the value. `vmap`, `lax.map` and the outputs of `scan` make an array of it,
-    whose size is how many releases there are; `event` counts them all. It is of key type: no sum or mean over releases
-    can take it along, so such a function belongs into `map`.
+    whose size is the number of releases; `event` counts them all. It is of key type, so no sum or mean over releases
+    accepts it: such a function belongs in `map`.
 
-    `trace` is empty but in an audit, whose access leaves there what it made of every release on the way.
+    `trace` is empty except in an audit, whose access stores its scores of the releases there.
     """
 
     value: A
@@ -47,7 +47,7 @@ class Released(Generic[A]):
 
     @property
     def event(self) -> Event:
-        """What all of it cost."""
+        """The event of all releases in the value: the receipt, as often as there are releases."""
         return _times(self.receipt, math.prod(jnp.shape(self.witness)))
 
     def map(self, function: Callable[[A], B]) -> "Released[B]":
@@ -59,8 +59,8 @@ class Released(Generic[A]):
         value = function(self.value)
         leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, Released))
         if any(isinstance(leaf, Released) for leaf in leaves):
-            raise ValueError("map makes no releases, for it would lose their receipts; use then")
-        return replace(self, value=value)  # type: ignore[arg-type]  # of another type than it was
+            raise ValueError("the function makes releases, and map would lose their receipts; use then")
+        return replace(self, value=value)  # type: ignore[arg-type]  # the new value has another type
 
     def then(self, function: Callable[[A], "Released[B]"]) -> "Released[B]":
         """A further release that may depend on this one: receipts add up."""
@@ -84,9 +84,9 @@ _schedules = itertools.count()
 @partial(jax.tree_util.register_dataclass, data_fields=["index"], meta_fields=["count", "schedule"])
 @dataclass(frozen=True)
 class Level:
-    """Where a running `repeat` is in its schedule. Made by `repeat` alone, so that receipt and noise cannot differ.
+    """Where a running `repeat` is in its schedule. Only `repeat` makes it, so that receipt and noise cannot differ.
 
-    Hand it on as it is: a level with another index is a forged receipt.
+    Pass it on unchanged: a level with another index forges the receipt.
     """
 
     index: Array
@@ -100,11 +100,11 @@ def repeat(
     step: Callable[[Array, Level, A], Released[A]],
     state: A,
 ) -> Released[A]:
-    """Run `step(key, level, state)` over and over; the last state, priced for all of them.
+    """Run `step(key, level, state)` repeatedly; return the last state, priced for all steps.
 
-    `steps` is how often, or how often at each level of a schedule; the step hands `level` to `access.at(level)`. The
-    length of the scan and the count in the receipt are the same number by construction. Every step gets a key of its
-    own, and memory does not grow with the steps.
+    `steps` is their number, or the number at each level of a schedule; the step passes `level` to `access.at(level)`.
+    The length of the scan and the count in the receipt are the same number by construction. Every step gets a key of
+    its own, and memory does not grow with the steps.
 
     >>> from tacit.privacy.events import Gaussian
     >>> repeat(jax.random.key(0), 3, lambda key, level, x: Released(x + 1, Gaussian(2.0)), jnp.array(0.0)).event

@@ -44,7 +44,7 @@ def _gaps(sampling_rate: float) -> Discrete:
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Poisson samples of `slots` places, of which the first `buffer` chosen are kept; one rate for each level."""
+    """Poisson samples of `slots` slots, of which the first `buffer` chosen are kept; one rate for each level."""
 
     slots: int
     sampling_rates: tuple[float, ...]
@@ -52,11 +52,11 @@ class PoissonSampler:
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots < 2**29:
-            raise ValueError(f"slots={self.slots}; expected from 1 to {2**29 - 1}, for positions are 32-bit integers")
+            raise ValueError(f"slots={self.slots}; expected from 1 to {2**29 - 1}: positions are 32-bit integers")
 
     @property
     def draws(self) -> int:
-        """Places in the batch: the buffer, and one for each stride that a long gap can take."""
+        """The length of the batch: the buffer, and one entry for each stride that a long gap can take."""
         return self.buffer + math.ceil(self.slots / STRIDE)
 
     @partial(jax.jit, static_argnums=0)
@@ -64,7 +64,7 @@ class PoissonSampler:
         """(indices, chosen), each of length `draws`: the chosen slots in order; where not chosen, index 0.
 
         Guarantee: before truncation the slots are independent with probability `sampling_rates[level]`, to within
-        `draws` · 2⁻⁵² in total variation. The data has no part in it.
+        `draws` · 2⁻⁵² in total variation. They do not depend on the data.
         """
         gaps = draw_from([_gaps(rate) for rate in self.sampling_rates], level, key, (self.draws,))
         is_stride = gaps == STRIDE  # passes over STRIDE slots and chooses none

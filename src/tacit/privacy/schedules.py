@@ -2,7 +2,7 @@
 
 A schedule is a *shape*: its noise is relative, and `accounting.calibrate(ε, δ, plan=schedule.event)` finds the scale at
 which the whole run costs ε. Settings of single steps (arrays, by the functions below) become at most 32 levels, so that
-heterogeneous accounting stays cheap; `Schedule.error` says what that loses.
+heterogeneous accounting stays cheap; `Schedule.error` says how much that loses.
 
 | function                    | settings of steps t = 1 ... T                                                    |
 |-----------------------------|----------------------------------------------------------------------------------|
@@ -12,7 +12,7 @@ heterogeneous accounting stays cheap; `Schedule.error` says what that loses.
 | `stepwise`                  | `exponential` on a few equal stages                                              |
 | `optimal(influence)`        | σ_t = √(Σ_i √(q_i / q_t)), the least Σ q_t σ_t² at Σ 1/σ_t² = 1 (Hong, eq. 10)   |
 
-The influence q_t of a step's noise on the end is γ^(T-t) where each step contracts errors by γ
+The influence q_t of a step's noise on the final loss is γ^(T-t) where each step contracts errors by γ
 (`contraction_influence`), smoothed by momentum (`momentum_influence`, Hong's theorem 3.4), or that of descent on a
 public model's curvature (`curvature_influence`).
 """
@@ -76,7 +76,7 @@ def _progress(steps: int) -> np.ndarray:
 
 
 def check_count(steps: int) -> int:
-    """Refuse a number of steps of which no list can be made."""
+    """Refuse a number of steps that is invalid or too large for a list of settings."""
     check_steps(steps)
     check_number("steps", steps, "at most a million steps for a schedule", steps <= 10**6)
     return steps
@@ -151,9 +151,9 @@ def curvature_influence(steps: int, eigenvalues: Any, learning_rate: float) -> n
 class Schedule:
     """How many steps at each level, and each level's relative noise multiplier, sampling rate and relative clip.
 
-    error: by how much the levels raise Σ q_t σ_t² over that of the settings they stand for, at the same Σ 1/σ_t², for
-    the influence q_t = σ_t⁻⁴ to which those settings are optimal; 0 where nothing was merged. largest: the largest
-    relative difference that one step's noise, rate or clip has to its level's.
+    error: how much the levels raise Σ q_t σ_t² above its value for the settings they replace, at the same Σ 1/σ_t², for
+    the influence q_t = σ_t⁻⁴ for which those settings are optimal; 0 where nothing was merged. largest: the largest
+    relative difference between one step's noise, rate or clip and its level's.
     """
 
     steps: tuple[int, ...]
@@ -167,7 +167,7 @@ class Schedule:
     def of(cls, noise: Any, sampling_rate: Any = 1.0, clip: Any = 1.0, levels: int = MOST_LEVELS) -> "Schedule":
         """From settings of single steps, arrays or numbers.
 
-        Levels are runs of steps, chosen so that `error` is least, and with it differences of rate and clip.
+        Levels are runs of steps, chosen to minimise `error` together with differences of rate and clip.
 
         >>> Schedule.of(stepwise(6, 8.0, 2.0, stages=3), sampling_rate=0.1).steps
         (2, 2, 2)
@@ -204,7 +204,7 @@ class Schedule:
         return sum(self.steps)
 
     def noise_multipliers(self, scale: float) -> tuple[float, ...]:
-        """Of each level, where the relative noise is multiplied by `scale`."""
+        """The noise multiplier of each level: its relative noise times `scale`."""
         return tuple(scale * noise for noise in self.noise)
 
     def event(self, noise_multiplier: float) -> Event:
@@ -218,7 +218,7 @@ class Schedule:
         return compose(*self.events(noise_multiplier))
 
     def events(self, noise_multiplier: float) -> tuple[Event, ...]:
-        """The part of `event` that each level is."""
+        """The event of each level; together they make `event`."""
         found: list[Event] = []
         levels = zip(self.steps, self.noise_multipliers(noise_multiplier), self.sampling_rate, strict=True)
         for count, multiplier, rate in levels:
@@ -227,11 +227,11 @@ class Schedule:
         return tuple(found)
 
     def plan(self, slots: int, unit: str, coordinates: int) -> Callable[[float], Event]:
-        """What the run costs as it runs, by the scale: for `calibrate(ε, δ, plan=schedule.plan(...))`.
+        """What the actual run costs, as a function of the scale: for `calibrate(ε, δ, plan=schedule.plan(...))`.
 
-        Guarantee: equal to the receipt of `repeat(key, schedule.steps, ...)` where each step makes one sum of so many
-        coordinates, over so many slots of units so called, through `schedule.mechanism`. Samples that are truncated
-        and the error of drawn noise are in it, and not in `event`.
+        Guarantee: equal to the receipt of `repeat(key, schedule.steps, ...)` where each step makes one sum of that many
+        coordinates, over that many slots of that unit, through `schedule.mechanism`. It includes truncated samples and
+        the error of drawn noise, which `event` does not.
 
         >>> Schedule.of(linear(2, 2.0, 1.0)).plan(100, "record", 3)(5.0)
         Composed(events=(Gaussian(noise_multiplier=10.0, ..., coordinates=3), Gaussian(noise_multiplier=5.0, ...)))
@@ -245,12 +245,12 @@ class Schedule:
         return event
 
     def mechanism(self, clip: float, noise_multiplier: float) -> SubsampledGaussian:
-        """What runs it: read at `access.at(level)` in `repeat(key, schedule.steps, ...)`."""
+        """The mechanism that runs it: read at `access.at(level)` in `repeat(key, schedule.steps, ...)`."""
         clips = tuple(clip * relative for relative in self.clip)
         return SubsampledGaussian(clips, self.noise_multipliers(noise_multiplier), self.sampling_rate)
 
     def first(self, steps: int) -> "Schedule | None":
-        """The first steps of it, all if it has fewer; None if there are none."""
+        """The schedule of the first `steps` steps, or of all if there are fewer; None if there are none."""
         kept, left = [], steps
         for count in self.steps:
             kept.append(min(count, left))
@@ -263,19 +263,19 @@ class Schedule:
 
 
 def _merged(settings: np.ndarray) -> np.ndarray:
-    """One level's noise, rate and clip for those of its steps; noise as eq. 10 has it for their common influence."""
+    """One level's noise, rate and clip in place of its steps'; noise by eq. 10 for their common influence."""
     noise, rate, clip = settings
     weights = (noise / noise.min()) ** -2.0
     means = (np.exp(np.average(np.log(part), weights=weights)) for part in (rate, clip))
     found = np.array([noise.min() * np.mean((noise / noise.min()) ** -4.0) ** -0.25, *means])
-    return np.clip(found, settings.min(axis=1), settings.max(axis=1))  # what does not change stays, to the last digit
+    return np.clip(found, settings.min(axis=1), settings.max(axis=1))  # a setting that does not change stays exact
 
 
 def _ends(values: np.ndarray, levels: int) -> list[int]:
-    """Where each level ends: of all ways to cut the steps into so many runs, the one that costs least.
+    """Where each level ends, in the cheapest way to cut the steps into that many runs.
 
-    A run of n steps with influences q = σ⁻⁴ costs √(n Σ q), as one level, of (Σ √q)² in all; and the variance of the
-    logarithms of rate and clip in it, by weight √q.
+    A run of n steps with influences q = σ⁻⁴ costs √(n Σ q), as one level, out of (Σ √q)² in all, plus the variance of
+    the logarithms of rate and clip in it, weighted by √q.
     """
     changes = np.flatnonzero(np.any(np.diff(values, axis=1) != 0, axis=0)) + 1
     ends = np.append(changes, values.shape[1])
@@ -289,7 +289,7 @@ def _ends(values: np.ndarray, levels: int) -> list[int]:
     weight = noise**-2.0
     sums = [np.ones_like(noise), noise**-4.0, weight, *(weight * logs), *(weight * logs**2)]
     totals = np.stack([np.concatenate([[0.0], np.cumsum(part)[ends - 1]]) for part in sums])
-    n, q, w, r, c, rr, cc = totals[:, None, :] - totals[:, :, None]  # of the run between two places
+    n, q, w, r, c, rr, cc = totals[:, None, :] - totals[:, :, None]  # of the run between two positions
     spread = rr + cc - (r**2 + c**2) / np.where((n > 0) & (w > 0), w, np.inf)
     cost = np.sqrt(np.maximum(n * q, 0)) + np.maximum(spread, 0)
     cost[n <= 0] = np.inf

@@ -1,22 +1,23 @@
-"""Shared noise: a sum over many sites, to which each adds a share of the noise, and of which only the total is seen.
+"""Shared noise: a sum over many sites. Each site adds a share of the noise, and only the total is seen.
 
-A site adds up its own records on the public lattice, adds one draw of the lattice's noise, and hands out integers. Who
-adds up the integers of many sites, such as by `federated.secure_sum`, has the sum with noise of all of them.
+A site adds up its own records on the public lattice, adds one draw of the lattice's noise, and sends integers. Adding
+up the integers of many sites, for example by `federated.secure_sum`, gives the sum with the noise of all of them.
 
-Guarantee of `SharedGaussian`: if at least `honest` of those whose integers are in the total tell nobody of their
-draws, and the total is all that is seen, it is the Gaussian mechanism with noise of `noise_multiplier` times the clip,
-for every unit of every site that is honest. What others add is known to the attacker and independent of the unit.
+Guarantee of `SharedGaussian`: if at least `honest` of the sites in the total keep their draws secret, and only the
+total is seen, it is the Gaussian mechanism with noise of `noise_multiplier` times the clip, for every unit of every
+honest site. What the other sites add is known to the attacker and independent of the unit.
 
 * **Rounding and clipping** move the sum by at most (1 + margin)·C/g + √d/2 steps of the lattice, as at one site. A
-  step is a millionth of the noise, so that rounding to the nearest loses nothing that would be worth a draw.
-* **Noise.** h draws of a discrete Gaussian add up to one of √h times the deviation, up to 10 Σ exp(-2π²s²k/(k + 1))
-  in log-probability (Kairouz, Liu & Steinke 2021, theorem 11), s being `noise.SCALE`: nothing at all. That is a
-  continuous Gaussian, rounded, to within 0.02/(hs²) in total variation, and each draw is a discrete Gaussian to within
-  2⁻⁵⁰, its three tables being rounded. Both together are below ⌈h/4⌉ of `noise.DRAW_ERROR`, which are in the price.
-* **Wrap.** Draws have an end, and so have clipped sums: integers of 64 bits do not wrap (`Layout.check`).
+  step is a millionth of the noise, so rounding to the nearest is enough: random rounding would not be worth its draws.
+* **Noise.** h draws of a discrete Gaussian add up to one with √h times the standard deviation, up to
+  10 Σ exp(-2π²s²k/(k + 1)) in log-probability (Kairouz, Liu & Steinke 2021, theorem 11) with s = `noise.SCALE`:
+  negligible. That is a continuous Gaussian, rounded, to within 0.02/(hs²) in total variation, and each draw is a
+  discrete Gaussian to within 2⁻⁵⁰, because its three tables are rounded. Both together are below ⌈h/4⌉ of
+  `noise.DRAW_ERROR`, which are in the price.
+* **Wrap.** Draws are bounded, and so are clipped sums: integers of 64 bits do not wrap (`Layout.check`).
 
-`contributed` runs a program at a site. A sum is worth 0 there: what a site does next can depend on released numbers
-alone, never on its own noise (docs/errata.md, 3). `told` runs the same program at who knows the totals.
+`contributed` runs a program at a site, where every sum reads as 0: what a site does next can depend on released numbers
+alone, never on its own noise (docs/errata.md, 3). `told` runs the same program where the totals are known.
 
 P. Kairouz, Z. Liu & T. Steinke (2021). The distributed discrete Gaussian mechanism for federated learning with secure
 aggregation. ICML.
@@ -34,24 +35,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.privacy import events
 from tacit.privacy.clipping import Contributions, Limit, rounding_margin
-from tacit.privacy.mechanism import Access, SubsampledGaussian, _own_key
+from tacit.privacy.mechanism import Access, SubsampledGaussian, own_key
 from tacit.privacy.noise import LARGEST, Lattice
 from tacit.privacy.randomness import is_secure, witness
 from tacit.privacy.released import Level, Released
 
-Tree = Any
-SITES_AT_ONE_ERROR = 4  # whose draws together err by no more than `DRAW_ERROR`
-Program = Callable[[Access], Released[Any]]
+SITES_AT_ONE_ERROR = 4  # the draws of so many sites together err by no more than `DRAW_ERROR`
+ReleaseProgram = Callable[[Access], Released[Any]]
 
 
 @dataclass(frozen=True)
 class SharedGaussian(SubsampledGaussian):
-    """Clip each unit's contribution, add up all units of all sites; noise comes in shares, one of each site.
+    """Clip each unit's contribution, add up all units of all sites; noise comes in shares, one from each site.
 
-    sites: how many take part. honest: how many of them are surely in the total and keep their draws to themselves.
-    Whoever has all records in one place (an audit, a simulation) releases the same total, with noise of all sites.
+    sites: how many take part. honest: how many of them are certain to be in the total and keep their draws secret.
+    With all records in one place (an audit, a simulation), a release is the same total, with the noise of all sites.
     """
 
     sites: int = 1
@@ -64,9 +65,9 @@ class SharedGaussian(SubsampledGaussian):
             raise ValueError("a shared sum takes all units, at one level; leave sampling_rate and schedules out")
 
     @property
-    def deviation(self) -> float:
-        """With noise of all sites."""
-        return super().deviation * math.sqrt(self.sites / self.honest)
+    def standard_deviation(self) -> float:
+        """Standard deviation of a released sum's noise, with the noise of all sites."""
+        return super().standard_deviation * math.sqrt(self.sites / self.honest)
 
     def level_events(self, slots: int, unit: str, coordinates: int) -> tuple[events.Event, ...]:
         del slots
@@ -81,18 +82,18 @@ class SharedGaussian(SubsampledGaussian):
     @partial(jax.jit, static_argnums=(0, 4, 5))
     def release(self, key: Array, sums: Tree, level: Array | int, coordinates: int, units: int) -> Tree:
         high, low = sums
-        return self._lattice(coordinates, units).add_noise(_own_key(key, sums), high, low, level, self.sites)
+        return self._lattice(coordinates, units).add_noise(own_key(key, sums), high, low, level, self.sites)
 
     @partial(jax.jit, static_argnums=(0, 3, 4))
     def share(self, key: Array, sums: Tree, coordinates: int, units: int) -> tuple[Array, Array]:
         """A site's integers: its sum and one draw of noise, as halves of 64 bits."""
         high, low = sums
-        return self._lattice(coordinates, units).words(_own_key(key, sums), high, low)
+        return self._lattice(coordinates, units).words(own_key(key, sums), high, low)
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """What is public of one sum: its lattice's spacing, how many numbers, the largest integer of a unit, its price."""
+    """Public facts of one sum: its lattice's spacing, how many numbers, the largest integer of a unit, its price."""
 
     spacing: float
     numbers: int
@@ -102,7 +103,7 @@ class _Sum:
 
 @dataclass(frozen=True)
 class Layout:
-    """The sums that a program makes, one after the other in one vector of integers; and what they cost a site."""
+    """The sums that a program makes, one after the other in one vector of integers, and what they cost a site."""
 
     sums: tuple[_Sum, ...]
     event: events.Event
@@ -112,13 +113,13 @@ class Layout:
         return sum(part.numbers for part in self.sums)
 
     def check(self, units: int, sites: int) -> None:
-        """Refuse what could wrap: so many units in all, and so many sites' noise."""
+        """Refuse sums that could wrap, with that many units in all and the noise of that many sites."""
         for part in self.sums:
             if units * part.largest + sites * LARGEST >= 2**63:
                 raise ValueError(f"sums over {units} units and {sites} sites could pass 64 bits; raise the noise")
 
     def values(self, total: np.ndarray) -> list[np.ndarray]:
-        """The sums that a total of integers is."""
+        """Split a total of integers into its sums."""
         if total.shape != (self.size,) or total.dtype != np.int64:
             raise ValueError(f"a total of {total.dtype}{list(total.shape)}; expected int64[{self.size}]")
         ends = np.cumsum([part.numbers for part in self.sums])[:-1]
@@ -128,21 +129,21 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Shared(Access):
-    """An access of which all sums are shared; made inside of one trace, and never leaves it.
+    """An access whose sums are all shared; made inside one trace, and never leaves it.
 
-    places: the public number of places for units over all sites. notes: of each sum, in the order they were asked for.
+    all_slots: the public number of slots over all sites. notes: one for each sum, in the order of the calls.
     """
 
-    places: int = 1
+    all_slots: int = 1
     notes: list[_Sum] = field(default_factory=list)
 
     @property
     def slots(self) -> int:
-        return self.places
+        return self.all_slots
 
     def at(self, level: Level) -> Access:
         del level
-        raise ValueError("a program that repeats steps reads what it released; a shared sum is known to no site alone")
+        raise ValueError("a program that repeats steps reads what it released; no site alone knows a shared sum")
 
     def _noted(self, coordinates: int, units: int, event: events.Event) -> SharedGaussian:
         mechanism = self.mechanism
@@ -155,7 +156,7 @@ class _Shared(Access):
 
 @dataclass(frozen=True)
 class _Contributing(_Shared):
-    """At a site: each sum leaves integers in `integers`, and is worth 0."""
+    """At a site: each sum adds its integers to `integers`, and reads as 0."""
 
     integers: list[tuple[Array, Array]] = field(default_factory=list)
 
@@ -163,14 +164,14 @@ class _Contributing(_Shared):
         _, noise_key, event, sums, coordinates, units = self._added_up(key, contribution, limit)
         mechanism = self._noted(coordinates, units, event)
         self.integers.append(mechanism.share(noise_key, sums, coordinates, units))
-        # Of the shape of a release; nothing of the records is in it.
+        # The shape of a release, with nothing of the records in it.
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.result_type(float)), sums[0])
         return Released(zeros, event, not is_secure(key), witness(noise_key))
 
 
 @dataclass(frozen=True)
 class _Told(_Shared):
-    """Where totals are known: each sum is the next of them. The records are empty, and say but shapes."""
+    """Where totals are known: each sum is the next total. The records are empty and only give shapes."""
 
     totals: Sequence[Array] = ()
 
@@ -186,47 +187,47 @@ class _Told(_Shared):
         return Released(value, event, not is_secure(key), witness(noise_key))
 
 
-def _shared(kind: type[Any], access: Access, places: int, **more: Any) -> Any:
-    return kind(access.records, access.present, access.mechanism, access.unit, None, places, [], **more)
+def _shared(kind: type[Any], access: Access, slots: int, **more: Any) -> Any:
+    return kind(access.records, access.present, access.mechanism, access.unit, None, slots, [], **more)
 
 
-def contributed(program: Program, access: Access, places: int) -> Released[tuple[Array, Array]]:
-    """A site's integers of all sums that a program makes, as upper and lower halves, with their receipt."""
-    own = _shared(_Contributing, access, places, integers=[])
+def contributed(program: ReleaseProgram, access: Access, slots: int) -> Released[tuple[Array, Array]]:
+    """A site's integers for all sums that a program makes, as upper and lower halves, with their receipt."""
+    own = _shared(_Contributing, access, slots, integers=[])
     release = _paid(program(own), own.notes)
     upper, lower = (jnp.concatenate(halves) for halves in zip(*own.integers, strict=True))
     return replace(release, value=(upper, lower))
 
 
 def _paid(release: Released[Any], notes: Sequence[_Sum]) -> Released[Any]:
-    """The release, if its receipt has every sum that was made: a site sends them all, also one that is not used."""
+    """The release, if its receipt lists every sum that was made: a site sends them all, including unused ones."""
     found = events.compose(release.event)
     receipt = found.events if isinstance(found, events.Composed) else (found,)
     if Counter(receipt) != Counter(note.event for note in notes):
-        raise ValueError("a program whose receipt is not that of its sums; hand every sum on by map, then or join")
+        raise ValueError("the program's receipt does not list all its sums; pass every sum on by map, then or join")
     return release
 
 
 def integers(release: Released[tuple[Array, Array]]) -> np.ndarray:
-    """What `contributed` made, as int64: to be masked, for its receipt is that of the total."""
+    """The integers of `contributed`, as int64. Mask them before sending: their receipt is that of the total."""
     upper, lower = (np.asarray(half) for half in release.value)
     return (upper.astype(np.int64) << 32) | lower.astype(np.int64)
 
 
-def told(program: Program, access: Access, places: int, totals: Sequence[Array]) -> Any:
-    """What a program comes to where its sums are these. access: of the form of a site's, with one empty place.
+def told(program: ReleaseProgram, access: Access, slots: int, totals: Sequence[Array]) -> Any:
+    """Run a program with these totals as its sums. access: of the form of a site's, with one empty slot.
 
-    The totals were released, and the sites have paid for them; there is nothing else in it.
+    The totals were released and the sites have paid for them; the answer depends on nothing else.
     """
-    return program(_shared(_Told, access, places, totals=totals)).value
+    return program(_shared(_Told, access, slots, totals=totals)).value
 
 
-def layout(program: Program, access: Access, places: int) -> Layout:
-    """What a program will sum up and cost, by shapes alone: no record is read."""
+def layout(program: ReleaseProgram, access: Access, slots: int) -> Layout:
+    """The sums that a program will make and their cost, from shapes alone: no record is read."""
     notes: list[_Sum] = []
 
     def run(access: Access) -> Released[Any]:
-        own = _shared(_Contributing, access, places, integers=[])
+        own = _shared(_Contributing, access, slots, integers=[])
         release = _paid(program(own), own.notes)
         notes.extend(own.notes)
         return release.map(lambda _: ())
@@ -236,7 +237,7 @@ def layout(program: Program, access: Access, places: int) -> Layout:
 
 
 def empty(access: Access) -> Access:
-    """An access of the same form with one place, and nothing in it."""
+    """An access of the same form with one empty slot."""
 
     def one(leaf: Any) -> Array:
         return jnp.zeros((1, *leaf.shape[1:]), leaf.dtype)

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tacit.basics.plain import finite
 from tacit.privacy import accounting, events
 from tacit.privacy.events import Adjacency, Event
 
@@ -59,8 +60,8 @@ class Statement:
         leaves = list(_leaves(event, 1))
         slots = sorted({s.slots for _, s, _ in leaves if isinstance(s, events.TruncatedPoissonSampled)})
         if slots:
-            places = ", ".join(map(str, slots))
-            notes = (f"The number of places, {places}, is public; without a capacity it is that of the units.", *notes)
+            numbers = ", ".join(map(str, slots))
+            notes = (f"The number of slots, {numbers}, is public; without `slots` it is the number of units.", *notes)
         rates = (FALSE_POSITIVE_RATE, *OTHER_RATES)
         try:
             attacks = accounting.true_positive_rates(event, rates, adjacency)
@@ -84,7 +85,7 @@ class Statement:
 
     @property
     def true_positive_rate(self) -> float:
-        """The most an attacker reaches who is wrong about absent units one time in a hundred."""
+        """The highest true positive rate of an attacker who is wrong about absent units one time in a hundred."""
         return dict(self.true_positive_rates)[FALSE_POSITIVE_RATE]
 
     def text(self) -> str:
@@ -108,7 +109,7 @@ class Statement:
                 f"{rounded_up(factor)}, up to a probability of {self.delta!r}.",
             ]
         lines += [
-            f"For an attacker: whoever tests for one {self.unit} and is wrong about absent ones "
+            f"An attacker who tests for one {self.unit} and is wrong about absent ones "
             f"{FALSE_POSITIVE_RATE:.0%} of the time is right about present ones at most "
             f"{rounded_up(100 * self.true_positive_rate)} % of the time.",
             "",
@@ -128,9 +129,6 @@ class Statement:
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain data. ε = ∞ is written as null."""
-
-        def finite(value: float) -> float | None:
-            return value if math.isfinite(value) else None
 
         return {
             "unit": self.unit,
@@ -159,7 +157,7 @@ class Statement:
 
 
 def rounded_up(value: float) -> str:
-    """Four digits, never rounded down: a promise may only be understated."""
+    """Four digits, never rounded down: a stated ε must not be below the true one."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "∞"
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
@@ -197,7 +195,7 @@ def _in_words(mechanism: Event, sampling: Event | None, count: int) -> str:
         case events.PoissonSampled(rate, _):
             what += f", on Poisson samples at rate {rate:.4g}"
         case events.TruncatedPoissonSampled(rate, slots, buffer, _):
-            what += f", on Poisson samples at rate {rate:.4g} of {slots} places, cut off at {buffer} (accounted)"
+            what += f", on Poisson samples at rate {rate:.4g} of {slots} slots, cut off at {buffer} (accounted)"
         case events.FixedSizeSampled(dataset_size, sample_size, _):
             what += f", on random subsets of {sample_size} of {dataset_size}"
     return f"{count} × {what}"

@@ -1,1 +1,1 @@
-"""Figures and reports, made of released values only. Needs the extra `tacit[report]`."""
+"""Figures and reports, made from released values only. Needs the extra `tacit[report]`."""

@@ -1,4 +1,4 @@
-"""What `tacit audit` shows and leaves behind: the claim beside what the attack proves, and the attack's ROC curve."""
+"""The output of `tacit audit`: the claim, the bound that the attack proves, and the attack's ROC curve."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -11,18 +11,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:  # it loads JAX, which is to be loaded while something is shown
-    from tacit.privacy.audit import Audit
+from tacit.basics import durable
 
-LOOKS = {"trace": "every release on the way", "value": "the final posterior"}
+if TYPE_CHECKING:  # it loads JAX, which should load while progress is shown
+    from tacit.audit.runs import Audit
+
+LOOKS = {"trace": "every release", "value": "the final posterior"}
 ASSUMES = {"nothing": "nothing (exact binomial)", "gaussian": "a Gaussian shift (μ)"}
-LEAST_RATE = 1e-3  # where the logarithmic panel begins
+LEAST_RATE = 1e-3  # start of the logarithmic panel
 POINTS = 30  # of the claimed curve
 
 
 @contextmanager
 def watching() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal's standard error that is moved by calling what this yields; nothing elsewhere."""
+    """Show a progress bar on a terminal's standard error; yields the function that moves it."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} runs"))
     console = Console(stderr=True)
     settings: dict[str, Any] = {"console": console, "transient": True, "disable": not console.is_terminal}
@@ -36,7 +38,7 @@ def watching() -> Iterator[Callable[[int, int], None]]:
 
 
 def result_of(found: "Audit") -> dict[str, Any]:
-    """What an audit found, as plain data."""
+    """An audit's findings as plain data."""
     bounds: dict[str, dict[str, float]] = {}
     for (look, assumption), bound in found.bounds.items():
         bounds.setdefault(look, {})[assumption] = bound.epsilon
@@ -61,14 +63,14 @@ def result_of(found: "Audit") -> dict[str, Any]:
 
 
 def write(out: Path, result: dict[str, Any], found: "Audit | None" = None) -> dict[str, Any]:
-    """Write the result, and the ROC curve where there is one, into `out`; the result with the files' names."""
+    """Write the result and, if there is one, the ROC curve into `out`; return the result with the files' names."""
     files = ["result.json"]
     try:
         if found is not None and _draw(found, out / "roc.png"):
             files.append("roc.png")
         result = {**result, "files": files}
         words = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
-        (out / "result.json").write_text(words + "\n", encoding="utf-8")
+        durable.write(out / "result.json", words + "\n")
     except OSError as error:
         raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
     return result
@@ -98,14 +100,14 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
         )
     )
     if result["refuted"]:
-        console.print(Text("REFUTED: what ran is less private than it claims. Do not use it; please report this."))
+        console.print(Text("REFUTED: the program is less private than it claims. Do not use it; please report this."))
     else:
-        console.print(Text("Not refuted. An attack that fails proves nothing; one that succeeds would have."))
+        console.print(Text("Not refuted. A failed attack proves no privacy; a successful one would have refuted it."))
     console.print(Text(f"Written to {out}: {', '.join(result['files'])}"))
 
 
 def _draw(found: "Audit", path: Path) -> bool:
-    """The ROC curve of the attack on the trace, with what the claim leaves possible; False without matplotlib."""
+    """Draw the ROC curve of the attack on the trace and the claim's limit; False without matplotlib."""
     import importlib.util
 
     if importlib.util.find_spec("matplotlib") is None:
@@ -124,9 +126,9 @@ def _draw(found: "Audit", path: Path) -> bool:
     few = np.geomspace(LEAST_RATE, 1, POINTS)
     rates = np.unique(np.concatenate([few, 1 - few, [0.0]]))
     claimed = [true_positive_rate(found.event, float(rate)) for rate in rates]
-    labels = ("said “in” of runs without the canary", "said “in” of runs with it")
+    labels = ("false positives: runs without the canary", "true positives: runs with it")
     title = f"claimed ε = {found.claimed_epsilon:.3g}, shown ε ≥ {found.best.epsilon:.3g}"
-    axes = style.panels((title, *labels), ("where few false alarms are made", *labels), width=4.6, height=4.4)
+    axes = style.panels((title, *labels), ("at low false-positive rates", *labels), width=4.6, height=4.4)
     for panel in axes:
         panel.fill_between(rates, claimed, 1, color=style.COLOURS[1], alpha=0.15, lw=0, label="would refute the claim")
         panel.plot(rates, claimed, color=style.COLOURS[1], label="the most that the claim allows")

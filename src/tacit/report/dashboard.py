@@ -1,11 +1,11 @@
-"""A page on which a study is watched while it runs: `tacit simulate --watch` and `tacit serve --dashboard`.
+"""A page that shows a study while it runs: `tacit simulate --watch` and `tacit serve --dashboard`.
 
-`Board` is what is shown, and `Server` hands it to browsers on this machine. What goes onto a board is made of public
-settings and released values, so a page tells nothing that the study's folder for publication does not.
+`Board` holds the content, and `Server` serves it to browsers on this machine. A board holds public settings and
+released values only, so the page reveals no more than the study's folder for publication.
 
-| who asks                                            | what comes                                                 |
+| request                                             | answer                                                     |
 |-----------------------------------------------------|------------------------------------------------------------|
-| another machine                                     | nothing: only 127.0.0.1 is listened on                     |
+| from another machine                                | none: the server listens on 127.0.0.1 only                 |
 | under another name than this machine's own          | 403: a web page had its own name point here                |
 | without the token of the address                    | 403: another user of this machine, or a web page           |
 | with anything but GET                               | 405: nothing can be changed from the page                  |
@@ -36,43 +36,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tacit
+from tacit.basics.plain import finite
+from tacit.links import link_of
 from tacit.report import forest
 from tacit.report.progress import PHASES, Watch
 
-if TYPE_CHECKING:  # it loads JAX, which is to be loaded while something is shown
-    from tacit.posterior import Posterior
-    from tacit.study import Sight
+if TYPE_CHECKING:  # it loads JAX, which should load while progress is shown
+    from tacit.posterior.posterior import Posterior
+    from tacit.study.host import Snapshot
 
 LEVEL = 0.95  # of intervals
-MOST_COEFFICIENTS = 12  # that are shown moving: those clearest from 0
+MOST_COEFFICIENTS = 12  # shown while they move: those clearest from 0
 MOST_TRAIL = 8  # earlier means of each
 MOST_POINTS = 200  # of a curve
 MOST_LINES = 200  # of the log
-MOST_LETTERS = 400  # of what a site says
-BEAT = 0.2  # seconds between looks at the board, so also between events
-KEEP_ALIVE = 15.0  # seconds after which a comment says that the connection is alive
+MOST_LETTERS = 400  # of a site's reason
+BEAT = 0.2  # seconds between checks of the board, and so between events
+KEEP_ALIVE = 15.0  # seconds without an event before a comment is sent to keep the connection open
 MOST_CONNECTIONS = 32  # of browsers, at once
-FIRST_REQUEST = 5.0  # seconds for a connection to ask for something
+FIRST_REQUEST = 5.0  # seconds for a new connection to send a request
 GRACE = 2.0  # seconds for the last event to reach all pages
-FIRST_LOOK = 5.0  # seconds for a browser that was opened to come, if all is over before
-HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # any port: a tunnel may begin at another one
+FIRST_LOOK = 5.0  # seconds to wait for an opened browser, if the command ends before
+HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # any port: a tunnel may start at another one
 SCORES = ("accuracy", "log_likelihood", "root_mean_square_error")
 ENDS = {"finished", "failed", "stopped"}
 
 
-# --- What is shown -----------------------------------------------------------------------------------------------
+# --- Content -----------------------------------------------------------------------------------------------------
 
 
-def plain(sight: "Sight") -> dict[str, Any]:
-    """What a page shows of a sight, as plain data."""
+def plain(snapshot: "Snapshot") -> dict[str, Any]:
+    """The content of a snapshot as plain data."""
     return {
-        "phase": sight.phase,
-        "done": sight.done,
-        "of": sight.total,
-        "sites": sight.sites,
-        "posterior": None if sight.posterior is None else _moving(sight.posterior),
-        "history": _curve(sight.history),
-        "seeded": sight.seeded,
+        "phase": snapshot.phase,
+        "done": snapshot.done,
+        "of": snapshot.total,
+        "sites": snapshot.sites,
+        "posterior": None if snapshot.posterior is None else _moving(snapshot.posterior),
+        "history": _curve(snapshot.history),
+        "seeded": snapshot.seeded,
     }
 
 
@@ -83,7 +85,7 @@ def _moving(posterior: "Posterior") -> dict[str, Any]:
     kept = {id(row) for row in by_clarity[:MOST_COEFFICIENTS]}
     parts = ("name", "per", "mean", "low", "high")
     return {
-        "effect": forest.EFFECTS[posterior.link],
+        "effect": link_of(posterior.link).effect,
         "level": LEVEL,
         "of": len(rows),
         "lacks_noise": forest.lacks_noise(posterior),
@@ -92,24 +94,24 @@ def _moving(posterior: "Posterior") -> dict[str, Any]:
 
 
 def _curve(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Scores against rounds, of many rounds some."""
+    """Scores against rounds, thinned if there are many."""
     found = (
         {part: row[part] for part in ("round", "communications", *SCORES) if math.isfinite(row.get(part, math.nan))}
         for row in history
     )
     rows = [row for row in found if any(score in row for score in SCORES)]
     step = -(-len(rows) // MOST_POINTS) or 1
-    return rows[::-1][::step][::-1]  # the newest is one of them
+    return rows[::-1][::step][::-1]  # keeps the newest
 
 
 class Board:
-    """What is shown of one command, and since when. Any thread may write on it; each change is a new version."""
+    """The content shown for one command, with its running time. Any thread may write; each change is a new version."""
 
     def __init__(self) -> None:
         self.version = 0
         self.was_seen = False  # by a browser
         self.is_closed = False  # nothing more will be written
-        self._mark = secrets.token_hex(4)  # ids of events of another command mean nothing here
+        self._mark = secrets.token_hex(4)  # sets event ids apart from those of other commands
         self._lock = threading.Lock()
         self._begun, self._ended = time.monotonic(), 0.0
         self._pace = Watch()
@@ -131,29 +133,29 @@ class Board:
         }
 
     def about(self, title: str, seeded: bool = False) -> None:
-        """What the command is about; seeded: whether its own noise is."""
+        """Set the title. seeded: whether the command's own noise is."""
         self._write({"title": title, "seeded": seeded})
 
     def say(self, words: str) -> None:
-        """What is being done now, where no round says it."""
+        """Show the current activity outside of rounds."""
         self._write({"words": words, "phase": ""})
 
-    def see(self, sight: "Sight") -> None:
-        """Show where a study is."""
-        self._show(plain(sight))
+    def see(self, snapshot: "Snapshot") -> None:
+        """Show a snapshot of a study."""
+        self._show(plain(snapshot))
 
     def follow(self, folder: Path) -> None:
-        """Show where the study in a folder is, as another process writes it there."""
-        status, sight = (_read(folder / name) for name in ("status.json", "sight.json"))
+        """Show the study in a folder, from files that another process writes there."""
+        status, snapshot = (_read(folder / name) for name in ("status.json", "snapshot.json"))
         status = {"sites": {}, "phase": "waiting", "done": 0, "of": 0} | status
         sites = [{"name": name, **row} for name, row in status["sites"].items()]
-        if sight and _place(sight) >= _place(status):
-            sites = sight["sites"]  # which tell a refusal from an absence
-        self._show({**sight, "phase": status["phase"], "done": status["done"], "of": status["of"], "sites": sites})
+        if snapshot and _place(snapshot) >= _place(status):
+            sites = snapshot["sites"]  # they distinguish refusals from absences
+        self._show({**snapshot, "phase": status["phase"], "done": status["done"], "of": status["of"], "sites": sites})
 
     def finish(self, folder: Path) -> None:
-        """Show what a finished study found, from its folder; also one that was finished before."""
-        from tacit.posterior import Posterior
+        """Show the results of a finished study from its folder, also of one that finished earlier."""
+        from tacit.posterior.posterior import Posterior
 
         result = _read(folder / "result.json")
         rows = [
@@ -166,7 +168,7 @@ class Board:
         self.end("finished", f"Finished: report.html is in {folder}")
 
     def end(self, state: str, words: str) -> None:
-        """Say how it ended; what is said later does not count."""
+        """Show how the command ended; later calls are ignored."""
         assert state in ENDS
         self._write({"state": state, "words": words, "phase": ""})
 
@@ -180,7 +182,7 @@ class Board:
 
     @property
     def id(self) -> str:
-        """Of the newest version."""
+        """The id of the newest version."""
         with self._lock:
             return self._id()
 
@@ -213,11 +215,11 @@ class Board:
 
     def _site(self, row: Mapping[str, Any]) -> dict[str, Any]:
         kept = {part: row.get(part) for part in ("name", "state", "updates")}
-        kept |= {part: _finite(row.get(part)) for part in ("spent", "epsilon", "ledger_spent", "budget")}
+        kept |= {part: finite(row.get(part)) for part in ("spent", "epsilon", "ledger_spent", "budget")}
         return kept | {"reason": (row.get("reason") or "")[:MOST_LETTERS]}
 
     def _lines(self, sites: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """A line for every site that went, came or refused since it was last shown."""
+        """A log line for every site that left, came back or refused since the last call."""
         found = []
         for row in sites:
             name, state = row["name"], row["state"]
@@ -228,7 +230,7 @@ class Board:
         return found
 
     def _trailed(self, posterior: Mapping[str, Any]) -> dict[str, Any]:
-        """With the earlier means of each coefficient, oldest first."""
+        """The posterior with earlier means of each coefficient, oldest first."""
         rows = []
         for row in posterior["rows"]:
             means = self._trail.setdefault(row["name"], [])
@@ -240,7 +242,7 @@ class Board:
 
 
 def _place(found: Mapping[str, Any]) -> tuple[int, int]:
-    """How far a study is, to be compared."""
+    """A study's progress as a sortable pair."""
     order = [*PHASES]
     return order.index(found["phase"]) if found.get("phase") in order else -1, found.get("done", 0)
 
@@ -253,26 +255,22 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
-
-
-# --- Who is shown it ---------------------------------------------------------------------------------------------
+# --- The server --------------------------------------------------------------------------------------------------
 
 
 class Server:
-    """Shows a board to the browsers of this machine, from a thread of its own, until it is closed."""
+    """Serves a board to the browsers of this machine from its own thread, until it is closed."""
 
     def __init__(self, board: Board, port: int = 0) -> None:
-        """port: any free one by default."""
+        """Start to serve. port: any free one by default."""
         if find_spec("starlette") is None or find_spec("uvicorn") is None:
             raise ValueError(
-                "the dashboard needs Starlette and uvicorn; install them by: pip install 'tacit[dashboard]'"
+                "the dashboard needs Starlette and uvicorn; install them with: pip install 'tacit[dashboard]'"
             )
         import uvicorn
 
         if not 0 <= port <= 65535:
-            raise ValueError(f"dashboard_port={port}; expected a number from 1 to 65535, or none for any that is free")
+            raise ValueError(f"dashboard_port={port}; expected a number from 1 to 65535, or none for any free port")
         try:
             self._socket = socket.create_server(("127.0.0.1", port))
         except OSError as error:
@@ -289,18 +287,18 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Let the last event reach all pages, and end."""
+        """Let the last event reach all pages, then stop."""
         self.board.is_closed = True
-        time.sleep(2 * BEAT)  # those who are just coming
+        time.sleep(2 * BEAT)  # for pages that are just connecting
         self._server.should_exit = True
         self._thread.join(2 * GRACE)
         self._socket.close()
 
 
 def _bounded() -> Any:
-    """The web protocol for few connections, and for none that says nothing.
+    """The web protocol with a limit on connections, which closes silent ones.
 
-    Whoever is on this machine can connect. Without a bound he could use up the files that a study needs to be open.
+    Any user of this machine can connect. Without a limit, one could use up the open files that a study needs.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -348,7 +346,7 @@ def application(board: Board, token: str) -> Any:
 
 
 async def _events(board: Board, last: str | None) -> AsyncIterator[str]:
-    """Server-sent events: the board if `last` is not its newest version, and again whenever it has changed."""
+    """Server-sent events: the board if `last` is not its newest version, and again after every change."""
     yield "retry: 1000\n\n"
     heard = time.monotonic()
     while True:
@@ -378,7 +376,7 @@ HEADERS = {
 
 
 class _Guard:
-    """Lets nothing through but GET, under this machine's own name, with the token; the same headers on every answer."""
+    """Admits only GET requests under this machine's own name with the token; sets headers on every answer."""
 
     def __init__(self, app: Any, token: str) -> None:
         self.app, self.token = app, token.encode()
@@ -398,22 +396,22 @@ class _Guard:
         await answer(scope, receive, send_with_headers)
 
     def _fault(self, scope: Any) -> tuple[int, str] | None:
-        """The status and the words of a refusal; None for what may pass."""
+        """The status and message of a refusal; None for admitted requests."""
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not HOST.fullmatch(hosts[0]):
-            return 403, "This page has another name. Take the address that the command printed."
+            return 403, "This page has another address. Use the address that the command printed."
         given = scope["path"].partition("/")[2].partition("/")[0]
         if not secrets.compare_digest(given.encode(), self.token):
-            return 403, "The address lacks its token. Take the whole address that the command printed."
-        return None if scope["method"] == "GET" else (405, "There is nothing to change here.")
+            return 403, "The address lacks its token. Use the whole address that the command printed."
+        return None if scope["method"] == "GET" else (405, "This page can only be read.")
 
 
 @contextmanager
 def showing(is_wanted: bool, port: int | None = None) -> Iterator[Board]:
-    """A board for a command to write on; where it is wanted, served, and opened on a desktop.
+    """A board for a command to write on; if wanted, it is served, and opened on a desktop.
 
-    A failure is shown without its reason, which may be about records: that is for the terminal. A command whose reasons
-    are fit to be shown says `end` itself.
+    A failure is shown without its reason, which may be about records and appears in the terminal only. A command whose
+    reasons may be shown calls `end` itself.
     """
     board = Board()
     if not is_wanted:
@@ -428,11 +426,11 @@ def showing(is_wanted: bool, port: int | None = None) -> Iterator[Board]:
     try:
         yield board
     except (KeyboardInterrupt, GeneratorExit):
-        board.end("stopped", "Stopped. The same command goes on from here.")
+        board.end("stopped", "Stopped. Run the same command again to resume.")
         raise
     except BaseException as error:
-        if 130 in (getattr(error, "exit_code", None), getattr(error, "code", None)):  # Ctrl-C, as typer or we say it
-            board.end("stopped", "Stopped. The same command goes on from here.")
+        if 130 in (getattr(error, "exit_code", None), getattr(error, "code", None)):  # Ctrl-C
+            board.end("stopped", "Stopped. Run the same command again to resume.")
         board.end("failed", "Failed. The terminal says why.")
         raise
     finally:
@@ -446,7 +444,7 @@ def showing(is_wanted: bool, port: int | None = None) -> Iterator[Board]:
 
 
 def _opened(address: str) -> Path | None:
-    """Open an address in a browser: by a file that leads there, since what a command is given all users can see."""
+    """Open an address in a browser, via a file that redirects to it: all users can see arguments of commands."""
     folder = Path(tempfile.mkdtemp(prefix="tacit-"))  # for this user alone
     page = folder / "dashboard.html"
     page.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}"><title>tacit</title>')

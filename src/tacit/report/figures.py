@@ -1,12 +1,12 @@
 """The figures of a report, each a function of findings, in one style.
 
-| name          | what                                                              | drawn for                    |
+| name          | content                                                           | drawn for                    |
 |---------------|-------------------------------------------------------------------|------------------------------|
 | `forest`      | coefficients with their intervals                                 | regressions                  |
 | `densities`   | the posterior of the coefficients that are clearest from 0        | regressions                  |
-| `privacy`     | ε against δ; the most that an attack can reach                    | what is private              |
+| `privacy`     | ε against δ; the limit on any attack                              | private results              |
 | `training`    | scores on public records against communications                   | studies with a test set      |
-| `calibration` | what came beside what was predicted                               | targets of two classes       |
+| `calibration` | observed shares against predicted probabilities                   | targets of two classes       |
 """
 
 import base64
@@ -17,12 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tacit.links import LINKS
 from tacit.report import forest, style
 from tacit.report.findings import Findings
 from tacit.report.style import COLOURS
 
 MOST_DENSITIES = 6
-MOST_ROWS = 30  # of the forest in a page: more do not fit on one that is printed
+MOST_ROWS = 30  # of the forest in a report: more do not fit on a printed page
 FORMATS = ("png", "svg", "pdf")
 SCORES = {
     "accuracy": "accuracy",
@@ -33,20 +34,20 @@ SCORES = {
 
 
 Panels = Callable[..., list[Any]]  # `style.panels` or `style.apart`
-Draw = Callable[[Findings, Panels], list[Any]]  # all axes; none where there is no such figure
+Draw = Callable[[Findings, Panels], list[Any]]  # returns all axes; none if there is no such figure
 
 
 def draw_forest(found: Findings, make: Panels) -> list[Any]:
-    """Coefficients and intervals, those furthest from 0 if there are too many for a page."""
-    if found.posterior.link not in forest.EFFECTS:
+    """Coefficients and intervals; those furthest from 0 if there are too many for a page."""
+    if found.posterior.link not in LINKS:
         return []
     more = {"most": MOST_ROWS, "width": 2.8} if make is style.apart else {}  # for a phone, and for a printed page
     return [forest.axes_of(found.posterior, found.level, **more)]
 
 
 def draw_densities(found: Findings, make: Panels) -> list[Any]:
-    """The posterior of some coefficients, the interval shaded."""
-    if found.posterior.link not in forest.EFFECTS:
+    """Posterior densities of some coefficients, with the interval shaded."""
+    if found.posterior.link not in LINKS:
         return []
     rows = [row for row in forest.effects(found.posterior, found.level) if row.width > 0]
     rows = sorted(rows, key=lambda row: -abs(row.mean) / row.width)[:MOST_DENSITIES]
@@ -55,13 +56,13 @@ def draw_densities(found: Findings, make: Panels) -> list[Any]:
     import numpy as np
     from scipy import stats
 
-    effect, sure = forest.EFFECTS[found.posterior.link], float(stats.norm.ppf(0.5 + found.level / 2))
+    effect, sure = LINKS[found.posterior.link].effect, float(stats.norm.ppf(0.5 + found.level / 2))
     labels = [(forest.label(row, 34), effect, "density") for row in rows]
     axes = make(*labels, width=3.2, height=2.1, columns=min(3, len(rows)))
     for panel, row in zip(axes, rows, strict=True):
-        deviation = row.width / (2 * sure)
-        places = row.mean + deviation * np.linspace(-4, 4, 161)
-        heights = stats.norm.pdf(places, row.mean, deviation)
+        sd = row.width / (2 * sure)
+        places = row.mean + sd * np.linspace(-4, 4, 161)
+        heights = stats.norm.pdf(places, row.mean, sd)
         inside = (places >= row.low) & (places <= row.high)
         panel.fill_between(places[inside], heights[inside], color=COLOURS[0], alpha=0.25, linewidth=0)
         panel.plot(places, heights, color=COLOURS[0])
@@ -75,23 +76,23 @@ def draw_densities(found: Findings, make: Panels) -> list[Any]:
 
 
 def draw_privacy(found: Findings, make: Panels) -> list[Any]:
-    """ε at other δ, and what an attack on one unit can reach, at the site that was promised least there."""
+    """ε at other δ, and the limit on an attack on one unit, each at the site with the weakest guarantee there."""
     points, attacks = found.promises(), found.attacks()
     if not points or not attacks or not found.is_private:
         return []
     unit = found.statement["unit"]
     curve, attack = make(
-        ("The promise at other δ", "δ", "ε"),
-        ("What an attack can reach", f"wrongly said “in” of absent {unit}s", f"rightly said “in” of present {unit}s"),
+        ("The guarantee at other δ", "δ", "ε"),
+        ("Limit on any attack", f"false positives: absent {unit}s", f"true positives: present {unit}s"),
         width=4.6,
         height=3.6,
     )
     curve.plot(list(points), list(points.values()), marker="o", markersize=4, color=COLOURS[0])
     curve.set_xscale("log")
     curve.set_ylim(bottom=0)
-    # A chord of a concave curve would run below it: only points are computed, and only they are drawn.
+    # Draw only the computed points: a line between points of a concave curve would run below it.
     attack.plot(
-        list(attacks), list(attacks.values()), "o", markersize=4, color=COLOURS[0], label="the most, by the promise"
+        list(attacks), list(attacks.values()), "o", markersize=4, color=COLOURS[0], label="the most, by the guarantee"
     )
     attack.plot([0, 1], [0, 1], color="0.4", linestyle="--", label="guessing")
     attack.set_xlim(0, 1)
@@ -117,7 +118,7 @@ def draw_training(found: Findings, make: Panels) -> list[Any]:
 
 
 def draw_calibration(found: Findings, make: Panels) -> list[Any]:
-    """Shares against predicted probabilities, on public records or on sums that were paid for."""
+    """Observed shares against predicted probabilities, from public records or from released sums."""
     scores, released = found.result.get("scores") or {}, found.result.get("released") or {}
     is_public = bool(scores.get("calibration"))
     rows: Sequence[Mapping[str, Any]] = scores["calibration"] if is_public else released.get("calibration") or ()
@@ -126,8 +127,8 @@ def draw_calibration(found: Findings, make: Panels) -> list[Any]:
         return []
     which = "the public test set" if is_public else "held-out records, released with noise"
     (axes,) = make((f"On {which}", "predicted probability", "share of records with class 1"), width=4.6, height=4.0)
-    errors = [1.96 * _deviation(row, is_public) for row in rows]
-    label = "what came; bars: 95 %, of chance" if is_public else "what came; bars: 95 %, of the noise"
+    errors = [1.96 * _sd(row, is_public) for row in rows]
+    label = "observed; bars: 95 % of chance" if is_public else "observed; bars: 95 % of the noise"
     places, shares = ([row[part] for row in rows] for part in ("mean_probability", "share"))
     axes.plot([0, 1], [0, 1], color="0.4", linestyle="--", label="perfectly calibrated")
     axes.errorbar(places, shares, yerr=errors, fmt="o", markersize=4, capsize=2, color=COLOURS[0], label=label)
@@ -137,10 +138,10 @@ def draw_calibration(found: Findings, make: Panels) -> list[Any]:
     return [axes]
 
 
-def _deviation(row: Mapping[str, Any], is_public: bool) -> float:
-    """Of a bin's share: that of counting its records, or of the noise that was added."""
+def _sd(row: Mapping[str, Any], is_public: bool) -> float:
+    """The sd of a bin's share: from counting its records, or from the added noise."""
     if not is_public:
-        return float(row["deviation"])
+        return float(row["sd"])
     return math.sqrt(max(row["share"] * (1 - row["share"]), 0.0) / row["count"])
 
 
@@ -154,7 +155,7 @@ FIGURES: dict[str, Draw] = {
 
 
 def save(found: Findings, folder: Path, form: str) -> list[Path]:
-    """Draw all figures there are into files NAME.`form`; which."""
+    """Draw all available figures into files NAME.`form`; return their paths."""
     if form not in FORMATS:
         raise ValueError(f"figures={form!r}; expected one of {', '.join(FORMATS)}")
     try:
@@ -166,7 +167,7 @@ def save(found: Findings, folder: Path, form: str) -> list[Path]:
 
 
 def save_one(draw: Draw, found: Findings, path: Path) -> bool:
-    """Draw a figure into a file; False if there is none of these findings, or no matplotlib."""
+    """Draw a figure into a file; False if these findings have no such figure, or without matplotlib."""
     axes = _axes(draw, found, style.panels)
     if axes:
         style.save(axes[0], path)
@@ -174,7 +175,7 @@ def save_one(draw: Draw, found: Findings, path: Path) -> bool:
 
 
 def inside(found: Findings, name: str) -> list[str]:
-    """A figure's panels as addresses that hold them, to stand inside a page; none without matplotlib."""
+    """A figure's panels as data URLs, to embed in a page; none without matplotlib."""
     made = []
     for j, axes in enumerate(_axes(FIGURES[name], found, style.apart)):
         import matplotlib

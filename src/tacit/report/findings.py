@@ -1,8 +1,8 @@
-"""What a report is made of: two files that a fit or a study wrote, and of them only what is listed here.
+"""The input of a report: two files that a fit or a study wrote, reduced to the entries listed here.
 
-A report shows public settings, prices, released values and scores on public records. `SHOWN` says of every entry of
-`result.json` which of these it is; what it does not list cannot be reached from a report. `posterior.json` holds
-released numbers, the statement and the plan, and nothing else.
+A report shows public settings, prices, released values and scores on public records. `SHOWN` says for every entry of
+`result.json` which of these it is; an entry that it does not list cannot reach a report. `posterior.json` holds only
+released numbers, the statement and the plan.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tacit.posterior import Posterior
+from tacit.posterior.posterior import Posterior
 
 RESULT, POSTERIOR = "result.json", "posterior.json"
 SETTING = "a public setting"
@@ -23,8 +23,8 @@ OUTSIDE = "of another fit, on public records: not covered by the promise"
 ANSWERED = "who answered, and what a site said why not"
 PUBLIC = "a score on public records"
 RELEASED = "released, and paid for"
-# Entries of the result. A dict is of entries in turn, of each row where it is a list; what is said of a name with
-# nothing below it holds for all that is in it.
+# Entries of the result. A dict lists the entries below a name, or those of each row of a list; a name without a dict
+# includes everything below it.
 _SCORES = dict.fromkeys(("accuracy", "log_likelihood", "calibration_error", "root_mean_square_error"), PUBLIC)
 SHOWN: dict[str, Any] = {
     "version": SETTING,
@@ -44,14 +44,14 @@ SHOWN: dict[str, Any] = {
     "randomness": SETTING,
     "level": SETTING,
     "communications": ANSWERED,
-    "members": SETTING,
+    "site_count": SETTING,
     "study": SETTING,
     "sites": {
         "name": SETTING,
         "epsilon": SETTING,
         "delta": SETTING,
         "budget": SETTING,
-        "places": TREATED,
+        "slots": TREATED,
         "spent": PRICE,
         "ledger_spent": PRICE,
         "is_present": ANSWERED,
@@ -59,7 +59,7 @@ SHOWN: dict[str, Any] = {
         "refused": ANSWERED,
         "dropped": ANSWERED,
     },
-    "trust": SETTING,
+    "tolerance": SETTING,
     "scores": {"records": PUBLIC, **_SCORES, "calibration": PUBLIC},
     "released": RELEASED,
     "history": {"round": SETTING, "communications": ANSWERED, "spent": PRICE, "updates": ANSWERED, **_SCORES},
@@ -69,7 +69,7 @@ SHOWN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """What a fit or a study left in its folder. result: of `SHOWN` alone; hashes: of the files, as hexadecimal."""
+    """The output of a fit or a study. result: the entries in `SHOWN` alone; hashes: of the files, as hexadecimal."""
 
     result: dict[str, Any]
     posterior: Posterior
@@ -82,36 +82,36 @@ class Findings:
 
     @property
     def level(self) -> float:
-        """Of intervals."""
+        """The level of intervals."""
         return self.result["level"]
 
     @property
     def statement(self) -> dict[str, Any]:
-        """Of the site that was promised least, or of the fit; of a study it holds those of all sites."""
+        """The statement of the fit, or of the site with the weakest guarantee; a study's holds those of all sites."""
         return self.posterior.statement
 
     @property
     def statements(self) -> dict[str, dict[str, Any]]:
-        """Of each site by its name; of a fit its own, by no name."""
+        """The statement of each site by its name; a fit's own has the name ""."""
         return self.statement.get("sites") or {"": self.statement}
 
     @property
     def is_private(self) -> bool:
-        """Whether anything is promised, to every site."""
+        """Whether every site has a guarantee."""
         return all(one["private"] for one in self.statements.values())
 
     @property
-    def is_pooled(self) -> bool:
-        """Whether one trusted coordinator adds the noise, and has the one ledger."""
+    def trusts_coordinator(self) -> bool:
+        """Whether a trusted coordinator adds the noise and keeps the only ledger."""
         plan = self.posterior.plan
         return plan.get("unit") == "site" and plan.get("noise") != "per-site" and not plan.get("secure_sum")
 
     def attacks(self) -> dict[float, float]:
-        """For each rate of false alarms the most that an attack on a unit of any site can reach."""
+        """For each false-positive rate, the highest true-positive rate of an attack on a unit of any site."""
         return _largest((row["at_false_positive_rate"], row["at_most"]) for row in self._rows("true_positive_rates"))
 
     def promises(self) -> dict[float, float]:
-        """For each δ that all sites have an ε at, the largest."""
+        """For each δ at which all sites have an ε, the largest ε."""
         points = [(row["delta"], row["epsilon"]) for row in self._rows("epsilons") if row["epsilon"] is not None]
         counts = Counter(delta for delta, _ in points)
         return _largest((delta, epsilon) for delta, epsilon in points if counts[delta] == len(self.statements))
@@ -137,7 +137,7 @@ def read(folder: Path) -> Findings:
     except OSError:
         raise ValueError(f"{folder} has no {RESULT}; {expected}") from None
     except ValueError:
-        raise ValueError(f"{folder / RESULT} is not of a fit or a study; {expected}") from None
+        raise ValueError(f"{folder / RESULT} is not from a fit or a study; {expected}") from None
     return of(plain, folder)
 
 
@@ -149,7 +149,7 @@ def of(result: Mapping[str, Any], folder: Path) -> Findings:
 
 
 def shown(found: Mapping[str, Any], listed: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Of a result what `SHOWN` lists.
+    """The entries of a result that `SHOWN` lists.
 
     >>> shown({"name": "heart", "mean_age": 54.2, "sites": [{"name": "north", "records": 303}]})
     {'name': 'heart', 'sites': [{'name': 'north'}]}
@@ -168,17 +168,17 @@ def shown(found: Mapping[str, Any], listed: Mapping[str, Any] | None = None) -> 
 
 
 def dropped(result: Mapping[str, Any]) -> str:
-    """Where sums are secure, how many sites dropped out of them, in a sentence."""
+    """How many sites dropped out of secure sums, in a sentence."""
     gone = {row["name"]: row["dropped"] for row in result["sites"] if row.get("dropped")}
     if not gone:
         return "No site dropped out of a sum."
     names = ", ".join(f"{name} of {count}" for name, count in list(gone.items())[:10])
     more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
     count = f"{len(gone)} site{'s' * (len(gone) != 1)}"
-    return f"Of the sums that were made, {count} dropped out of some: {names}{more}."
+    return f"{count} dropped out of some sums: {names}{more}."
 
 
 def title(name: str, model: str, target: str | None, sites: int) -> str:
-    """What a study is about, in one line."""
+    """The title of a study."""
     of = f" of {target}" if target else ""
     return f"{name}: a {model} regression{of} at {sites} site{'s' * (sites != 1)}"

@@ -1,4 +1,4 @@
-"""What `tacit fit` leaves behind and prints."""
+"""The output of `tacit fit`: files and terminal."""
 
 import math
 from pathlib import Path
@@ -8,18 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit.posterior import Posterior
+from tacit.fitting.charging import UNCOUNTED
+from tacit.posterior.posterior import Posterior
 from tacit.privacy.statement import rounded_up
 from tacit.report import page
-from tacit.spending import UNCOUNTED
 
-MOST_PRINTED, PRINTED = 30, 20  # coefficients in the terminal: all up to the first, else the clearest of them
+MOST_PRINTED, PRINTED = 30, 20  # coefficients in the terminal: all up to the first number; of more, the clearest
 
 
 def write(out: Path, posterior: Posterior, result: dict[str, Any], level: float) -> dict[str, Any]:
-    """Write all files into the folder `out`; the result, with its rows and the files' names."""
+    """Write all files into the folder `out`; return the result with its rows and the files' names."""
     rows = posterior.summary(level)
-    if not all(math.isfinite(row["mean"]) and math.isfinite(row["deviation"]) for row in rows):
+    if not all(math.isfinite(row["mean"]) and math.isfinite(row["sd"]) for row in rows):
         raise ValueError(
             f"the fit did not end in finite numbers, and ε = {posterior.epsilon:.3g} was spent on it; expected "
             "settings (clip, prior) of ordinary size"
@@ -32,8 +32,8 @@ def show(out: Path, posterior: Posterior, result: dict[str, Any], level: float) 
     console = Console()
     rows, title = result["summary"], page.title(result)
     if len(rows) > MOST_PRINTED:
-        rows = sorted(rows, key=lambda row: -abs(row["mean"]) / row["deviation"])[:PRINTED]
-        title += f"\nthe {PRINTED} of {len(result['summary'])} coefficients that are clearest from 0"
+        rows = sorted(rows, key=lambda row: -abs(row["mean"]) / row["sd"])[:PRINTED]
+        title += f"\nthe {PRINTED} of {len(result['summary'])} coefficients clearest from 0"
     table = Table(title=Text(title), caption=Text(page.intervals(posterior, level)))
     for j, name in enumerate(page.HEADERS):
         table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", no_wrap=j > 0)

@@ -1,23 +1,18 @@
 """A forest plot: each coefficient as a point with its interval, in the order of the columns.
 
-Coefficients of numbers are for the change in brackets, so that years and incomes share an axis: the scale by which the
-fit divided the column, a released deviation or half the public range. Those whose interval leaves out 0 are drawn in
-colour. The intercept, on a scale of its own, is left out.
+Coefficients of numbers are for the change in brackets, so that years and incomes share an axis. That change is the
+scale by which the fit divided the column: a released standard deviation, or half the public range. Coefficients whose
+interval excludes 0 are drawn in colour. The intercept is left out, because its scale differs.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-MOST_ROWS = 200  # of more, those furthest from 0 in their deviations
+from tacit.links import link_of
+
+MOST_ROWS = 200  # of more, those furthest from 0 in standard deviations
 MOST_LETTERS = 60  # of a name
 INTERCEPT = "intercept"
-EFFECTS = {
-    "logistic": "change of the log-odds",
-    "softmax": "change of the log-odds against the first class",
-    "probit": "change of the probit score",
-    "poisson": "change of the log of the rate",
-    "linear": "change of the target",
-}
 
 
 @dataclass(frozen=True)
@@ -32,21 +27,21 @@ class Effect:
 
     @property
     def width(self) -> float:
-        """Of the interval."""
+        """The width of the interval."""
         return self.high - self.low
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def effects(posterior: Any, level: float = 0.95) -> list[Effect]:
-    """All coefficients but intercepts, those of numbers per released scale of their column."""
+    """All coefficients except intercepts; those of numbers per scale of their column."""
     numbers = [place + 1 for place in posterior.plan.get("numbers", ())]
     scales = dict(zip(numbers, posterior.details.get("scale", ()), strict=False))
     rows = posterior.summary(level)
-    size = len(rows) // (max(2, len(posterior.classes or ())) - 1 if posterior.link == "softmax" else 1)
+    size = len(rows) // (max(2, len(posterior.classes or ())) - 1 if link_of(posterior.link).is_multiclass else 1)
     found = []
     for j, row in enumerate(rows):
         if j % size:
@@ -56,12 +51,14 @@ def effects(posterior: Any, level: float = 0.95) -> list[Effect]:
 
 
 def lacks_noise(posterior: Any) -> bool:
-    """Whether noise was added that the intervals do not include."""
-    return posterior.plan.get("method") == "vi" and posterior.plan.get("noise_multiplier", 0) > 0
+    """Whether the intervals leave out added noise."""
+    plan = posterior.plan
+    of_study = plan.get("vi") or {}  # a study has settings of [vi] for it, a fit has its own
+    return plan.get("method") == "vi" and plan.get("noise_multiplier", of_study.get("noise_multiplier", 0)) > 0
 
 
 def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: float = 4.6) -> Any:
-    """The plot, of at most so many coefficients. width: in inches, without the names."""
+    """Plot at most `most` coefficients. width: in inches, without the names."""
     from tacit.report.style import COLOURS, figure
 
     rows, left_out = effects(posterior, level), 0
@@ -76,7 +73,7 @@ def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: f
     if lacks_noise(posterior):
         title += "\nintervals leave out the privacy noise"
     width += 0.075 * max(map(len, names), default=0)  # room for the longest name
-    axes = figure(title, EFFECTS[posterior.link], "", width=width, height=1.3 + 0.19 * len(rows))
+    axes = figure(title, link_of(posterior.link).effect, "", width=width, height=1.3 + 0.19 * len(rows))
     for is_clear, colour in ((False, "0.55"), (True, COLOURS[0])):
         chosen = [(place, row) for place, row in enumerate(rows) if row.is_clear == is_clear]
         if chosen:
@@ -87,13 +84,13 @@ def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: f
     axes.set_yticks(range(len(names)), names, fontsize=9, parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
-    if len(rows) > 40:  # values also where one begins to read
+    if len(rows) > 40:  # a long plot has values at the top too
         axes.tick_params(top=True, labeltop=True)
     return axes
 
 
 def label(row: Effect, most: int = MOST_LETTERS) -> str:
-    """The name of an effect in at most so many letters, and the change that it is for."""
+    """The name of an effect in at most `most` letters, and the change that it is for."""
     name = row.name
     if len(name) > most:
         name = name[: most // 2] + "…" + name[-most // 2 + 1 :]

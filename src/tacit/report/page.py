@@ -1,7 +1,7 @@
-"""The report of a fit or a study: findings in, one page out. It loads nothing, runs nothing, and can be printed.
+"""The report of a fit or a study: one self-contained page without scripts, which can be printed.
 
-The page is `page.html`, a template that escapes whatever it is given; this file chooses the words and numbers. It sees
-findings alone (`findings.SHOWN`), so it cannot show what was not released.
+The page is `page.html`, a template that escapes all input; this file chooses the words and numbers. It reads only
+findings (`findings.SHOWN`), so it cannot show unreleased values.
 """
 
 import json
@@ -12,51 +12,40 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tacit.posterior import Posterior
+from tacit.basics import durable
+from tacit.basics.methods import METHODS
+from tacit.links import LINKS
+from tacit.posterior.posterior import Posterior
 from tacit.privacy.statement import rounded_up
 from tacit.report import figures, findings, forest
 from tacit.report.figures import SCORES
 from tacit.report.findings import Findings
 
-HEADERS = ("coefficient", "mean", "deviation", "low", "high")
-SEEDED = "Noise was SEEDED: whoever knows or guesses the seed can remove it. This is a simulation, private for nobody."
-OPEN = "NOT differentially private: nothing is promised to anybody (ε = ∞)."
-READ = "READ FROM THE RECORDS"  # how a statement marks what was taken from data and not paid for
-RATES = (0.001, 0.01, 0.05, 0.1)  # of false alarms, in the table
-MODELS = {
-    "logistic": "The log-odds of {target} are a sum: an intercept, and each column's value times its coefficient.",
-    "probit": "The probit of P({target}) is a sum: an intercept, and each column's value times its coefficient.",
-    "linear": "The expected value of {target} is an intercept plus each column's value times its coefficient.",
-    "poisson": "The logarithm of the rate of {target} is an intercept plus each column's value times its coefficient.",
-    "softmax": "Log-odds of each class of {target} against the first are an intercept plus values times coefficients.",
-}
-METHODS = {
-    "natural": "natural-gradient variational inference with curvature released seldom",
-    "vi": "variational inference by noised gradients",
-    "ep": "expectation propagation",
-    "sep": "stochastic expectation propagation",
-    "sgld": "stochastic-gradient Langevin dynamics",
-}
-_WIDTH, _HEIGHT, _EDGE = 140.0, 22.0, (2.0, 26.0)  # of a site's small timeline: where it begins
+HEADERS = ("coefficient", "mean", "sd", "low", "high")
+SEEDED = "Noise was SEEDED: whoever knows or guesses the seed can remove it. This is a simulation, not private."
+OPEN = "NOT differentially private: there is no guarantee (ε = ∞)."
+READ = "READ FROM THE RECORDS"  # marks facts in a statement that were taken from data and not paid for
+RATES = (0.001, 0.01, 0.05, 0.1)  # false-positive rates in the table
+_WIDTH, _HEIGHT, _EDGE = 140.0, 22.0, (2.0, 26.0)  # of a site's small timeline, and its lower left corner
 
 
 def write(folder: Path) -> Path:
-    """Write report.html beside the files it is made of, and from nothing but them."""
+    """Write report.html beside the files it is made from; it reads nothing else."""
     path = folder / "report.html"
-    put(path, render(findings.read(folder)))
+    durable.write(path, render(findings.read(folder)))
     return path
 
 
 def leave(out: Path, posterior: Posterior, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Write all that a fit or a study leaves in its folder, result.json last; the result as it stands there."""
+    """Write all output files of a fit or a study, result.json last; return the result as written."""
     names = [findings.RESULT, findings.POSTERIOR, "statement.txt", "statement.json"]
     level = result["level"]
     summary = posterior.summary(level)
     plain = {**result, "environment": _environment(), "summary": summary, "plan": posterior.plan, "files": names}
     try:
         posterior.save(out / findings.POSTERIOR)
-        put(out / "statement.txt", posterior.statement_text)
-        put(out / "statement.json", json.dumps(posterior.statement, indent=2, ensure_ascii=False) + "\n")
+        durable.write(out / "statement.txt", posterior.statement_text)
+        durable.write(out / "statement.json", json.dumps(posterior.statement, indent=2, ensure_ascii=False) + "\n")
         found = findings.of(json.loads(json.dumps(plain)), out)
         for name, draw in (("forest.png", figures.draw_forest), ("curve.png", figures.draw_training)):
             if figures.save_one(draw, found, out / name):
@@ -64,22 +53,15 @@ def leave(out: Path, posterior: Posterior, result: Mapping[str, Any]) -> dict[st
             else:
                 (out / name).unlink(missing_ok=True)  # an earlier run's
         names.append("report.html")
-        put(out / "report.html", render(found))
-        put(out / findings.RESULT, json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        durable.write(out / "report.html", render(found))
+        durable.write(out / findings.RESULT, json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     except OSError as error:
         raise ValueError(f"out={out}: {error.strerror}; expected a folder that can be written to") from None
     return plain
 
 
-def put(path: Path, text: str) -> None:
-    """All or nothing: a reader finds the old file or the new one."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
-
-
 def _environment() -> dict[str, str]:
-    """Versions of what the numbers rest on."""
+    """Versions of the software that affects the numbers."""
     found = {"Python": platform.python_version()}
     return found | {name: metadata.version(name) for name in ("jax", "numpy", "scipy", "dp-accounting")}
 
@@ -110,7 +92,7 @@ def _content(found: Findings) -> dict[str, Any]:
         "coefficients": _coefficients(found),
         "level": f"{100 * found.level:g}",
         "performance": [*_public_scores(result), *_released_scores(result), *_compared(result)],
-        "calibration_words": "Beside what was predicted, what came. On the dashed line they agree.",
+        "calibration_words": "Observed shares against predicted probabilities. On the dashed line they agree.",
         "again": list(_again(found)),
         "software": _software(found),
         "plan": [(name, _plain(value)) for name, value in posterior.plan.items()],
@@ -125,15 +107,15 @@ def _content(found: Findings) -> dict[str, Any]:
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """What was done, in a line."""
+    """The title of a result."""
     if "sites" in result:
-        return findings.title(*(result[part] for part in ("name", "model", "target", "members")))
+        return findings.title(*(result[part] for part in ("name", "model", "target", "site_count")))
     unit = next(name for name in ("persons", "slots", "records") if name in result)
     return f"A {result['model']} regression of {result['target']} on {result[unit]:,} {unit}"
 
 
 def _own_words(found: Findings) -> tuple[str, list[str]]:
-    """Who was promised least, and the lines of that statement; ("", all lines) of a fit."""
+    """The site with the weakest guarantee, and the lines of its statement; ("", all lines) for a fit."""
     words = found.posterior.statement_text.splitlines()
     if not found.is_study:
         return "", words
@@ -146,12 +128,12 @@ def _own_words(found: Findings) -> tuple[str, list[str]]:
 def _lead(found: Findings) -> str:
     worst, (first, *_) = _own_words(found)
     if found.result["epsilon"] is not None and len(found.result.get("sites", ())) > 1:
-        first += f" That is the promise to the records at {worst}, where ε is largest; each site's own is below."
+        first += f" This is the guarantee for the records at {worst}, where ε is largest; each site's own is below."
     return first
 
 
 def _reds(found: Findings) -> Iterator[str]:
-    """What a reader must not miss."""
+    """Warnings."""
     if not found.is_private:
         yield OPEN
     if found.result["randomness"] == "seeded":
@@ -170,9 +152,9 @@ def _facts(found: Findings) -> Iterator[tuple[str, str]]:
     if found.is_private:
         yield f"δ = {rounded_up(result['delta'])}", "probability beyond what ε allows"
         change = "adding or removing it" if result["adjacency"] == "add-remove" else "replacing it"
-        yield f"one {unit}", f"is what the promise is about: {change}"
+        yield f"one {unit}", f"is protected by the guarantee: {change}"
     if found.is_study:
-        yield f"{result['members']:,}", f"sites, {result['communications']:,} messages from them"
+        yield f"{result['site_count']:,}", f"sites, {result['communications']:,} messages from them"
     scores = result.get("scores") or {}
     for name in ("accuracy", "root_mean_square_error"):
         if name in scores:
@@ -186,13 +168,13 @@ def _question(found: Findings) -> Iterator[str]:
     yield f"How does {target} depend on {columns} column{'s' * (columns != 1)}?" + (
         f" Records: {result['data']}." if "data" in result else ""
     )
-    if result["model"] in MODELS:
-        yield f"A {result['model']} regression. " + MODELS[result["model"]].format(target=target)
-    way = METHODS.get(plan.get("method", ""), "")
+    if result["model"] in LINKS:
+        yield f"A {result['model']} regression. " + LINKS[result["model"]].equation.format(target=target)
+    method = METHODS.get(plan.get("method", ""))
     prior = plan.get("prior_deviation")
     before = f" Before any data, coefficients of standardised columns were N(0, {prior:g}²)." if prior else ""
-    if way:
-        yield f"The posterior was found by {way}.{before}"
+    if method is not None:
+        yield f"Method: {method.words}.{before}"
     if found.is_study:
         yield (
             f"Records stayed at the sites. Schedule: {plan['schedule']}, {plan['rounds']} rounds; "
@@ -204,28 +186,28 @@ def _question(found: Findings) -> Iterator[str]:
 
 
 def _promise(found: Findings) -> Iterator[str]:
-    """The statement up to its numbers; that of the site which spent most, in a study."""
+    """The statement up to its numbers; in a study, the statement of the site with the largest ε."""
     for line in _own_words(found)[1]:
         if line.startswith("Accountant:"):
             break
         if line:
             yield line
-    if found.is_private and found.is_pooled:
+    if found.is_private and found.trusts_coordinator:
         yield (
-            "The budget is that of every site. It is charged in the coordinator's ledger before a record is read, "
-            "which refuses what would pass it."
+            "All sites have the same budget. Every release is charged to the coordinator's ledger before a record is "
+            "read; the ledger refuses a release that would exceed the budget."
         )
     elif found.is_private and found.is_study:
         yield (
-            "Each site's budget is its own: it is charged in the site's ledger before a record is read, which refuses "
-            "what would pass it."
+            "Each site has its own budget. Every release is charged to the site's ledger before a record is read; the "
+            "ledger refuses a release that would exceed the budget."
         )
-    if found.result.get("trust"):
-        yield f"{found.result['trust']} {findings.dropped(found.result)}"
+    if found.result.get("tolerance"):
+        yield f"{found.result['tolerance']} {findings.dropped(found.result)}"
 
 
 def _attacks(found: Findings) -> list[tuple[str, str, str]]:
-    """At some rates of false alarms, at the site that was promised least there."""
+    """The limit on attacks at some false-positive rates, each at the site with the weakest guarantee there."""
     most = found.attacks() if found.is_private else {}
     return [
         (f"{100 * rate:g} %", f"{rounded_up(100 * most[rate])} %", f"{100 * rate:g} %")
@@ -235,15 +217,15 @@ def _attacks(found: Findings) -> list[tuple[str, str, str]]:
 
 
 def _notes(found: Findings) -> list[str]:
-    """What the guarantee takes for granted: of all sites, each sentence once."""
+    """Assumptions of the guarantee at all sites, each sentence once."""
     statement = found.statement
     every = list(statement.get("sites", {}).values()) or [statement]
-    said = found.result.get("trust")  # above
+    said = found.result.get("tolerance")  # shown above
     notes = dict.fromkeys(note for one in every for note in one.get("notes", ()) if note != said)
-    places = [note for note in notes if note.startswith("The number of places for records at ")]
-    if len(places) > 1:  # the table of sites has them
-        first = "The number of places for records at each site is public; the table below has it."
-        return [first, *(note for note in notes if note not in places)]
+    slots = [note for note in notes if note.startswith("The number of slots for records at ")]
+    if len(slots) > 1:  # the table of sites has them
+        first = "The number of slots for records at each site is public; the table below has it."
+        return [first, *(note for note in notes if note not in slots)]
     return list(notes)
 
 
@@ -255,7 +237,7 @@ def _sites(found: Findings) -> dict[str, Any]:
     rows = [
         {
             "name": row["name"],
-            "places": f"{row['places']:,}" if row.get("places") else "",
+            "slots": f"{row['slots']:,}" if row.get("slots") else "",
             "spent": "∞" if row["spent"] is None else rounded_up(row["spent"]),
             "of": "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
             "ledger": "" if row["budget"] is None else f"{rounded_up(row['ledger_spent'])} of {row['budget']:g}",
@@ -269,7 +251,7 @@ def _sites(found: Findings) -> dict[str, Any]:
     return {
         "rows": rows,
         "words": remarks(result),
-        "caption": "ε spent on this study. Small lines rise with each round that a site answers; dashed: a limit",
+        "caption": "ε spent on this study. The small lines rise with each answer of a site; dashed: the limit",
         "has_times": any(row["time"] for row in rows),
         "has_ledgers": any(map(_has_more, result["sites"])),
         "has_refusals": any(row["refused"] for row in rows),
@@ -277,8 +259,8 @@ def _sites(found: Findings) -> dict[str, Any]:
 
 
 def remarks(result: Mapping[str, Any], most: int = 30) -> list[str]:
-    """What is to be said of the sites' budgets, but for numbers."""
-    found = [] if result["epsilon"] is not None else ["NOT differentially private: epsilon = inf promises nothing."]
+    """Remarks on the sites' budgets."""
+    found = [] if result["epsilon"] is not None else ["NOT differentially private: epsilon = inf gives no guarantee."]
     shared = [row for row in result["sites"] if _has_more(row)]
     if shared:
         totals = ", ".join(
@@ -291,7 +273,7 @@ def remarks(result: Mapping[str, Any], most: int = 30) -> list[str]:
 
 
 def _has_more(row: Mapping[str, Any]) -> bool:
-    """Whether a site's ledger is of more than this study."""
+    """Whether a site's ledger counts more than this study."""
     if row["budget"] is None:
         return False
     pairs = ((row["ledger_spent"], row["spent"]), (row["budget"], row["epsilon"]))
@@ -299,7 +281,7 @@ def _has_more(row: Mapping[str, Any]) -> bool:
 
 
 def _timeline(result: Mapping[str, Any], rounds: int, site: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a site spent against rounds, as the line and the dots of a small drawing; else how often it answered."""
+    """A site's spent ε (or else its updates) against rounds, as the line and dots of a small drawing."""
     history, name = result.get("history") or (), site["name"]
     what, limit = ("spent", site["epsilon"]) if any(row.get("spent") for row in history) else ("updates", rounds)
     points = [(row["round"], row[what][name]) for row in history if name in row.get(what, {})]
@@ -325,8 +307,8 @@ def _words_on_intervals(found: Findings) -> Iterator[str]:
     rows = found.posterior.summary(found.level)
     clear = sum(row["low"] > 0 or row["high"] < 0 for row in rows[1:])
     yield (
-        f"Of {len(rows) - 1} coefficients, {clear} are clear from 0: their {100 * found.level:g} % intervals leave it "
-        "out. An effect of a column is given others; it says nothing about causes."
+        f"{clear} of {len(rows) - 1} coefficients are clear from 0: their {100 * found.level:g} % intervals exclude 0. "
+        "An effect of a column is conditional on the other columns; it is not evidence of a cause."
     )
     if forest.lacks_noise(found.posterior):
         yield "Intervals LEAVE OUT the privacy noise: they are too narrow."
@@ -334,10 +316,10 @@ def _words_on_intervals(found: Findings) -> Iterator[str]:
 
 def _forest_words(found: Findings) -> str:
     count = len(found.posterior.summary()) - 1
-    most = f" The {figures.MOST_ROWS} that are clearest from 0, of {count}." if count > figures.MOST_ROWS else ""
+    most = f" Shown: the {figures.MOST_ROWS} of {count} clearest from 0." if count > figures.MOST_ROWS else ""
     return (
-        f"Points: posterior means; lines: {100 * found.level:g} % intervals. For numbers, the effect of the change in "
-        f"brackets; without the intercept.{most}"
+        f"Points: posterior means; lines: {100 * found.level:g} % intervals. Effects of numbers are for the change in "
+        f"brackets. The intercept is left out.{most}"
     )
 
 
@@ -347,22 +329,22 @@ def _coefficients(found: Findings) -> dict[str, Any]:
         "head": HEADERS,
         "rows": [(row["name"], *cells(row)) for row in rows],
         "clear": [row["low"] > 0 or row["high"] < 0 for row in rows],
-        "caption": f"{intervals(found.posterior, found.level)}; in bold where the interval leaves out 0",
+        "caption": f"{intervals(found.posterior, found.level)}; bold if the interval excludes 0",
     }
 
 
 def intervals(posterior: Posterior, level: float) -> str:
-    """What the columns low and high are."""
+    """The meaning of the columns low and high."""
     noise = " that leave out the privacy noise" if forest.lacks_noise(posterior) else ""
     return f"low, high: {100 * level:g} % intervals{noise}, in the units of the data"
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Mean, deviation and ends of a coefficient, to two digits of the deviation."""
-    deviation = row["deviation"]
-    decimals = max(0, 1 - math.floor(math.log10(deviation))) if deviation > 0 else 3
-    form = f"z.{decimals}f" if decimals <= 6 and deviation < 1e6 else ".3g"
-    return [format(row[part], form) for part in ("mean", "deviation", "low", "high")]
+    """Mean, sd and interval ends of a coefficient, to two digits of the sd."""
+    sd = row["sd"]
+    decimals = max(0, 1 - math.floor(math.log10(sd))) if sd > 0 else 3
+    form = f"z.{decimals}f" if decimals <= 6 and sd < 1e6 else ".3g"
+    return [format(row[part], form) for part in ("mean", "sd", "low", "high")]
 
 
 # --- Performance -------------------------------------------------------------------------------------------------
@@ -379,7 +361,7 @@ def _public_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     yield {
         "title": "On the public test set",
-        "words": [f"{scores['records']:,} records that are given as public, apart from those of the sites."],
+        "words": [f"{scores['records']:,} records declared public, separate from those of the sites."],
         "head": ("score", "value"),
         "rows": [(name, f"{scores[key]:.4g}") for key, name in SCORES.items() if key in scores],
         "caption": "Scores on the public test set",
@@ -402,27 +384,27 @@ def _released_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     yield part | {
         "words": [
-            "A fifth of the records on average, chosen by a hash of each one's own content, in sums released with "
-            "noise and paid for by each site; a record's "
-            f"log-likelihood counts as {found['least_log_likelihood']:g} at least."
+            "Scores on a fifth of the records on average, chosen by a hash of each record's content. The sums are "
+            "released with noise, and each site pays for them. A record's log-likelihood counts as at least "
+            f"{found['least_log_likelihood']:g}."
         ],
-        "head": ("score", "value", "deviation of the noise"),
+        "head": ("score", "value", "sd of the noise"),
         "rows": released_scores(found),
         "caption": "Scores on held-out records",
-        "bins_head": ("predicted", "mean of predictions", "share of ones", "deviation of the noise"),
+        "bins_head": ("predicted", "mean of predictions", "share of ones", "sd of the noise"),
         "bins": bins,
     }
 
 
-_BIN = ("mean_probability", "share", "deviation")
+_BIN = ("mean_probability", "share", "sd")
 
 
 def released_scores(released: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, value and deviation of each score that was paid for."""
+    """Name, value and noise sd of each released score."""
     rows = []
     for key, name in SCORES.items():
         if released.get(key) is not None:
-            noise = released.get(f"{key}_deviation")
+            noise = released.get(f"{key}_sd")
             rows.append((name, f"{released[key]:.4g}", "" if noise is None else f"{noise:.2g}"))
     return rows
 
@@ -442,10 +424,10 @@ def _compared(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if "comparison" in result:
         (_, *head), cells = comparison(result["comparison"])
         words = [
-            "On the same public test set: together, without privacy, and each site by itself. The other fits are not "
-            "covered by the promise above, which is about the first line: such a comparison is for public records."
+            "On the same public test set: all sites together, without privacy, and each site alone. The guarantee "
+            "above covers only the first line: make such a comparison with public records only."
         ]
-        yield {"title": "Compared", "words": words, "head": ("who", *head), "rows": cells, "caption": "Compared"}
+        yield {"title": "Compared", "words": words, "head": ("fit", *head), "rows": cells, "caption": "Compared"}
 
 
 # --- Again -------------------------------------------------------------------------------------------------------
@@ -453,17 +435,17 @@ def _compared(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _again(found: Findings) -> Iterator[str]:
     if not found.is_private:
-        yield "No noise hides anybody here: the same versions, records and plan give about the same numbers."
+        yield "No noise was added: the same versions, records and plan give about the same numbers."
     elif found.result["randomness"] == "seeded":
         yield "The noise was seeded: the same versions, records, plan and seed give the same numbers."
     else:
         yield (
-            "The noise was drawn from the operating system's secure source and not kept, as it must be: another run "
-            "with the same plan gives another posterior, with the same promise."
+            "The noise was drawn from the operating system's secure source and not kept, as privacy requires: another "
+            "run with the same plan gives another posterior, with the same guarantee."
         )
     if found.is_study and found.is_private:
-        whose = "The coordinator's" if found.is_pooled else "Every site's"
-        yield f"{whose} ledger can be checked by tacit ledger verify."
+        whose = "The coordinator's" if found.trusts_coordinator else "Every site's"
+        yield f"{whose} ledger can be checked with tacit ledger verify."
 
 
 def _software(found: Findings) -> list[tuple[str, str]]:

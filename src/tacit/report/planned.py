@@ -1,4 +1,4 @@
-"""What `tacit plan` prints and draws: accuracy and interval widths to expect, over a range of ε and rounds."""
+"""The output of `tacit plan`: expected accuracy and interval widths over a range of ε and rounds."""
 
 import csv
 import json
@@ -6,24 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tacit.planning import Question
+from tacit.basics import durable
+from tacit.links import link_of
+from tacit.planning.forecast import Question
 from tacit.report.style import COLOURS, logarithmic, panels, save
 
 NOTE = (
-    "From simulated stand-ins of these sizes, two kinds of signal each; no record was read. Real data differ: take "
-    "it as an order of magnitude. ± is the standard deviation from one study to the next."
+    "From simulated data of these sizes, with two kinds of signal; no record was read. Real data differ: read the "
+    "numbers as orders of magnitude. ± is the standard deviation between studies."
 )
 
 
 def is_share(question: Question) -> bool:
-    """Whether the error is a share of misjudged records."""
-    return question.kind in ("logistic", "probit")
+    """Whether the error is a share of misclassified records."""
+    return link_of(question.kind).target.has_two_classes
 
 
 def write(out: Path, question: Question, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """plan.json, plan.csv and plan.png into a folder; the result as plain data."""
+    """Write plan.json, plan.csv and plan.png into a folder; return the result as plain data."""
     result = {"question": question.to_dict(), "note": NOTE, "rows": rows}
-    (out / "plan.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    durable.write(out / "plan.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     with (out / "plan.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -37,7 +39,7 @@ def draw(question: Question, rows: list[dict[str, Any]]) -> Any:
     worse = "points of accuracy lost" if is_share(question) else "rise of the prediction error, %"
     labels = (
         ("Prediction", "error_rise", 100.0, worse),
-        ("Likelihood", "log_likelihood_loss", 1.0, "log-likelihood lost, a test record"),
+        ("Likelihood", "log_likelihood_loss", 1.0, "log-likelihood lost per test record"),
         ("Intervals", "interval_widening", 1.0, "times as wide as without privacy"),
     )
     budget = f"ε at δ = {question.delta:g}" + (", of each site" if question.sites > 1 else "")
@@ -47,7 +49,7 @@ def draw(question: Question, rows: list[dict[str, Any]]) -> Any:
         for colour, count in zip(COLOURS, counts, strict=False):
             own = [row for row in rows if row["rounds"] == count]
             epsilons, values = [row["epsilon"] for row in own], [unit * row[name] for row in own]
-            errors = [unit * row[f"{name}_standard_deviation"] for row in own]
+            errors = [unit * row[f"{name}_sd"] for row in own]
             word = "rounds" if question.sites > 1 else "steps"
             shift = 1 + 0.03 * (counts.index(count) - (len(counts) - 1) / 2)  # side by side
             places = [epsilon * shift for epsilon in epsilons]
@@ -97,7 +99,7 @@ def show(question: Question, rows: list[dict[str, Any]], out: Path) -> None:
 
 
 def _sentence(question: Question, row: Mapping[str, Any]) -> str:
-    """The answer at the ε that was asked for, in the number of rounds that does best there."""
+    """The forecast at the requested ε, with the best number of rounds."""
     where = f"At ε = {question.epsilon:g}"
     rounds = f" in {row['rounds']} rounds" if question.sites > 1 else ""
     exact, reached = row["error_without_privacy"], row["error"]
@@ -111,4 +113,4 @@ def _sentence(question: Question, row: Mapping[str, Any]) -> str:
 
 
 def _spread(row: Mapping[str, Any], name: str, unit: float) -> str:
-    return f"{unit * row[name]:.3g} ± {unit * row[f'{name}_standard_deviation']:.2g}"
+    return f"{unit * row[name]:.3g} ± {unit * row[f'{name}_sd']:.2g}"

@@ -1,6 +1,6 @@
-"""What a long command shows on the way: on standard error, where that is a terminal; nothing elsewhere.
+"""Progress of a long command, on standard error: drawn on a terminal, a line per stage elsewhere.
 
-All of it is made of public settings and released values.
+It shows public settings and released values only.
 """
 
 import math
@@ -8,8 +8,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 from rich.console import Console, Group, RenderableType
@@ -19,45 +19,54 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-MOST_BARS = 12  # sites with a bar each; of more, the least, the median and the most
+MOST_BARS = 12  # sites with a bar each; for more sites, the least, the median and the most
 WIDTH = 24  # of a bar, in columns
 PHASES = {"scaling": "Means and variances", "inference": "Inference", "evaluation": "Evaluation"}
-Job = TypeVar("Job")
-Move = tuple[int, int, float]  # how many of how many were done, when
+Task = TypeVar("Task")
+Move = tuple[int, int, float]  # done, total, time
+
+
+def tell(line: str) -> None:
+    """Print a line on standard error if it is open: a closed pipe must not cost a result that was paid for."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(line, file=sys.stderr, flush=True)
 
 
 class Watch:
-    """What is happening, as something that rich can show: what is done, how far, for how long, and ε spent of budgets.
+    """The progress of a command, drawn by rich: current activity, share done, times, and ε spent of budgets.
 
-    is_shown: whether anybody sees it. budgets: ε by name; spent: the same of what was charged so far.
+    is_shown: whether it is drawn. tell: gets a line when a stage begins, if nothing is drawn. budgets: ε by name;
+    spent: ε charged so far, by name.
     """
 
-    def __init__(self, is_shown: bool = False) -> None:
-        self.is_shown = is_shown
+    def __init__(self, is_shown: bool = False, tell: Callable[[str], None] = lambda line: None) -> None:
+        self.is_shown, self._tell = is_shown, tell
         self.spinner = Spinner("dots")
         self.budgets: Mapping[str, float] = {}
         self.spent: Mapping[str, float] = {}
         self._begun = time.monotonic()
-        self._moves: tuple[()] | tuple[Move, Move] = ()  # when what is timed began, and the last one
-        self.say("Starting")
+        self._moves: tuple[()] | tuple[Move, Move] = ()  # the first timed move, and the last one
+        self._words, self._things = "Starting", ""
 
     def say(self, words: str, things: str = "") -> None:
-        """What is being done now; of how many `things`, `move` tells."""
+        """Set the current activity. things: the unit that `move` counts."""
         self._words, self._things, self._moves = words, things, ()
+        self._tell(f"{_clock(time.monotonic() - self._begun)} {self._words}")
 
     def move(self, done: int, total: int, words: str | None = None) -> None:
-        """So many of all things are done; `words` in place of those that were said."""
+        """Set how many things are done, of how many. words: replaces the activity."""
         self._words = self._words if words is None else words
         now = (done, total, time.monotonic())
         first, last = self._moves or (now, now)
-        if self._moves and (done, total) == last[:2]:  # told again
+        if self._moves and (done, total) == last[:2]:  # repeated
             return
-        if first[0] == 0 or done < last[0] or total != last[1]:  # what is done first compiles: time begins after it
+        if first[0] == 0 or done < last[0] or total != last[1]:  # the first thing compiles: timing starts after it
             first = now
         self._moves = (first, now)
 
-    def track(self, jobs: Sequence[Job]) -> Iterable[Job]:
-        """The jobs one by one; the next is asked for when one is done."""
+    def track(self, jobs: Sequence[Task]) -> Iterable[Task]:
+        """Yield the jobs one by one, moving on when the next is requested."""
         for done, job in enumerate(jobs):
             self.move(done, len(jobs))
             yield job
@@ -71,7 +80,7 @@ class Watch:
         self.move(done, total)
 
     def left(self, now: float) -> float | None:
-        """Seconds until all is done, by the pace of what was done after the first; None before the second."""
+        """Estimated seconds left, from the pace after the first thing; None before the second."""
         if not self._moves:
             return None
         (before, _, start), (done, total, end) = self._moves
@@ -115,7 +124,7 @@ class Watch:
 
 
 def _bars() -> Table:
-    """Lines of a bar and words; in a narrow terminal it is the bar that gives way."""
+    """Lines of a bar and words; the bar shrinks in a narrow terminal."""
     bars = Table.grid(padding=(0, 2))
     bars.add_column(max_width=WIDTH)
     bars.add_column(no_wrap=True)
@@ -135,20 +144,21 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Shows on a terminal's standard error what is happening; nothing elsewhere.
+    """Show progress on standard error: drawn, if that is a terminal.
 
-    Nor does it draw on a terminal that cannot move its cursor (TERM=dumb), or from behind other commands (`&`).
-    Lines that are printed meanwhile appear above. rich leaves colours out if NO_COLOR is set.
+    Elsewhere, on a terminal that cannot move its cursor (TERM=dumb), and for a background command (`&`), each stage is
+    a line. Lines that are printed meanwhile appear above. rich leaves colours out if NO_COLOR is set.
     """
     console = Console(stderr=True)
-    watch = Watch(console.is_terminal and not console.is_dumb_terminal and _is_in_front())
+    is_shown = console.is_terminal and not console.is_dumb_terminal and _is_in_front()
+    watch = Watch(is_shown) if is_shown else Watch(tell=tell)
     live = Live(watch, console=console, transient=True, redirect_stdout=sys.stdout.isatty())
     with live if watch.is_shown else nullcontext():
         yield watch
 
 
 def _is_in_front() -> bool:
-    """Whether the terminal is ours to draw on; one that cannot say is."""
+    """Whether this command is in the terminal's foreground; true if the terminal cannot say."""
     try:
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     except (AttributeError, OSError, ValueError):

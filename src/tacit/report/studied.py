@@ -1,6 +1,6 @@
-"""What `tacit simulate` and `serve` leave behind and print.
+"""The output of `tacit simulate` and `serve`: files and terminal.
 
-All of it is made of public settings, released values and scores on public records.
+All of it comes from public settings, released values and scores on public records.
 """
 
 import math
@@ -16,20 +16,20 @@ from tacit.privacy.statement import rounded_up
 from tacit.report import findings, page
 from tacit.report.figures import SCORES
 
-if TYPE_CHECKING:  # it loads JAX, which is to be loaded while something is shown
-    from tacit.study import Federation
+if TYPE_CHECKING:  # it loads JAX, which should load while progress is shown
+    from tacit.study.coordinator import StudyResult
 
 LEVEL = 0.95  # of intervals
 MOST_PRINTED = 30  # sites in the terminal's table
 
 
-def write(out: Path, found: "Federation", about: Mapping[str, Any], test_records: int) -> dict[str, Any]:
-    """Write all files into the folder `out`, result.json last; the result.
+def write(out: Path, found: "StudyResult", about: Mapping[str, Any], test_records: int) -> dict[str, Any]:
+    """Write all files into the folder `out`, result.json last; return the result.
 
-    about: what the result begins with. test_records: how many there are in the public test set.
+    about: the first entries of the result. test_records: the number of records in the public test set.
     """
     posterior = found.posterior
-    if not all(math.isfinite(row["mean"]) and math.isfinite(row["deviation"]) for row in posterior.summary(LEVEL)):
+    if not all(math.isfinite(row["mean"]) and math.isfinite(row["sd"]) for row in posterior.summary(LEVEL)):
         raise ValueError("the study did not end in finite numbers; expected settings (clip, prior) of ordinary size")
     promised, rows = [site["epsilon"] for site in posterior.statement["sites"].values()], found.sites
     seeded = any(site["randomness"] == "seeded" for site in posterior.statement["sites"].values())
@@ -41,11 +41,11 @@ def write(out: Path, found: "Federation", about: Mapping[str, Any], test_records
         "adjacency": posterior.statement["adjacency"],
         "randomness": "seeded" if seeded else "secure",
         "communications": found.communications,
-        "members": found.members,
+        "site_count": found.site_count,
         "sites": rows,
         "scores": None if found.scores is None else {"test_set": "public", "records": test_records, **found.scores},
         "released": found.released,
-        **({} if found.trust is None else {"trust": found.trust}),
+        **({} if found.tolerance is None else {"tolerance": found.tolerance}),
         "history": found.history,
         "level": LEVEL,
     }
@@ -70,8 +70,8 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
         lines.insert(0, f"{present} of {len(sites)} sites are in the result")
     if len(lines) > MOST_PRINTED:
         lines[MOST_PRINTED:] = [f"{len(lines) - MOST_PRINTED} more sites refused; result.json has their reasons"]
-    if result.get("trust"):
-        lines.append(f"{result['trust']} {findings.dropped(result)}")
+    if result.get("tolerance"):
+        lines.append(f"{result['tolerance']} {findings.dropped(result)}")
     lines += [*page.remarks(result), *_scores(result)]
     if result["randomness"] == "seeded":
         lines.append(
@@ -90,13 +90,13 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _scores(result: Mapping[str, Any]) -> list[str]:
-    """A line for scores on public records and one for scores that were paid for."""
+    """A line for scores on public records and one for released scores."""
     lines, scores, released = [], result["scores"], result["released"]
     if scores is not None:
         words = ", ".join(f"{name} {scores[key]:.4g}" for key, name in SCORES.items() if key in scores)
         lines.append(f"On the public test set ({scores['records']:,} records): {words}")
     if released is not None:
         rows = [f"{name} {score}{noise and f' ± {noise}'}" for name, score, noise in page.released_scores(released)]
-        words = released.get("note") or f"{', '.join(rows)}; ± is the deviation of the noise"
+        words = released.get("note") or f"{', '.join(rows)}; ± is the standard deviation of the noise"
         lines.append(f"On records that sites held out, released with noise: {words}")
     return lines

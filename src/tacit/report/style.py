@@ -23,8 +23,7 @@ def figure(title: str, x: str, y: str, width: float = 6.0, height: float = 4.0) 
 def panels(
     *labels: tuple[str, str, str], width: float = 5.0, height: float = 4.0, columns: int | None = None
 ) -> list[Any]:
-    """Axes in one new figure, each `width` by `height`: one for each (title, x label, y label), all in one row or by
-    `columns`."""
+    """Axes in one new figure, each `width` by `height`, for each (title, x label, y label), in one row or `columns`."""
     try:
         import matplotlib
     except ImportError:
@@ -48,7 +47,7 @@ def panels(
 def apart(
     *labels: tuple[str, str, str], width: float = 5.0, height: float = 4.0, columns: int | None = None
 ) -> list[Any]:
-    """As `panels`, each in a figure of its own, so that a page can set them beside or below each other."""
+    """Like `panels`, but each in its own figure, so that a page can place them beside or below each other."""
     del columns
     return [axes for label in labels for axes in panels(label, width=width, height=height)]
 

@@ -1,13 +1,13 @@
 """Clips that follow the gradients, and are paid for: a quantile of norms, and scales of coordinates.
 
-A percentile of the batch's own gradient norms (Liu 2019, 4.3) is a release, and nobody pays for it there
-(docs/errata.md, 2). Here every release of a gradient also says, with noise and within the same price, what share of
-the records was within the clip; the clip then goes up or down by a factor (after Andrew et al. 2021):
+A percentile of the batch's own gradient norms (Liu 2019, 4.3) is a release that the paper does not pay for
+(docs/errata.md, 2). Here every release of a gradient also includes, with noise and at the same price, the share of
+records within the clip; the clip then goes up or down by a factor (after Andrew et al. 2021):
 
     b ← b · exp(rate · (target - share within b))
 
-Scales of coordinates (after AdaClip, Pichapati et al. 2019) are made of the gradients that were released before, which
-costs nothing more.
+Scales of coordinates (after AdaClip, Pichapati et al. 2019) are computed from gradients released before, at no further
+cost.
 """
 
 import math
@@ -18,25 +18,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.privacy.clipping import Limit, rescaled
 from tacit.privacy.mechanism import Access, SubsampledGaussian
 from tacit.privacy.released import Released
 
-Tree = Any
-FURTHEST = 1e6  # a bound goes at most this far from where it begins, up or down
+FURTHEST = 1e6  # the largest factor between a bound and its start, up or down
 MOST_QUANTILE = 0.99
 MOST_UNEVEN = 100.0  # coordinates' scales differ by at most this
 
 
 @dataclass(frozen=True)
 class Adaptive:
-    """`Adaptive()`: a clip that goes to where a share `quantile` of contributions is within it.
+    """`Adaptive()`: a clip that moves until a share `quantile` of contributions is within it.
 
-    quantile: by default 1 - σ / (2√L) with noise multiplier σ and L places in a sample on average, from 0.5 to 0.99:
-    where there is little noise, few should be clipped. start: where the clip begins. rate: how fast it moves. share: of
-    the squared length by which a unit may move a release, the part that says whether it was within the clip; the
-    gradient's noise grows by 1/√(1 - share). per_coordinate: whether coordinates are also scaled by what was released
-    of them; memory is how much of that is kept from step to step.
+    quantile: by default 1 - σ / (2√L) with noise multiplier σ and L slots in a sample on average, from 0.5 to 0.99:
+    with little noise, few contributions should be clipped. start: the first clip. rate: how fast the clip moves.
+    share: of the squared length by which a unit may move a release, the part that says whether it was within the clip;
+    the gradient's noise grows by 1/√(1 - share). per_coordinate: whether each coordinate is also scaled by its earlier
+    releases; memory: the weight of old releases in that scale at each step.
     """
 
     quantile: float | None = None
@@ -55,7 +55,7 @@ class Adaptive:
             raise ValueError(f"start={self.start}, rate={self.rate}; expected 0 < start < 1e6 and 0 < rate <= 2")
 
     def begin(self, like: Tree) -> "AdaptiveState":
-        """Before the first release. like: a tree of the shape of what is released."""
+        """The state before the first release. like: a tree of the shape of a release."""
         ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), like)
         return AdaptiveState(jnp.asarray(self.start, jnp.result_type(float)), ones, ones)
 
@@ -74,7 +74,7 @@ class Adaptive:
         )
 
     def _target(self, access: Access) -> float:
-        """The quantile; of a schedule, by its noisiest level."""
+        """The quantile; for a schedule, by its noisiest level."""
         if self.quantile is not None:
             return self.quantile
         if not isinstance(access.mechanism, SubsampledGaussian):
@@ -88,11 +88,11 @@ class Adaptive:
         bound = jnp.clip(state.bound * step, self.start / FURTHEST, self.start * FURTHEST)
         if not self.per_coordinate:
             return AdaptiveState(bound, state.scales, state.squares)
-        # In the units of the scales: squares are relative to their mean, so that the bound alone has the size.
+        # In the units of the scales. Squares are relative to their mean, so that the bound alone sets the size.
         told = jax.tree.map(lambda leaf, scale: jnp.square(leaf * scale), total, state.scales)
         told = _relative(told)
         squares = jax.tree.map(lambda old, new: self.memory * old + (1 - self.memory) * new, state.squares, told)
-        # AdaClip's optimum has scales that go as the root of a coordinate's deviation.
+        # In AdaClip's optimum, a scale is proportional to the root of the coordinate's standard deviation.
         limits = 1 / MOST_UNEVEN, MOST_UNEVEN
         scales = _relative(jax.tree.map(lambda leaf: jnp.clip(jnp.sqrt(jnp.sqrt(leaf)), *limits), squares))
         return AdaptiveState(bound, scales, squares)
@@ -101,7 +101,7 @@ class Adaptive:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AdaptiveState:
-    """The clip, the scale of each coordinate, and the average of released squares from which those are made."""
+    """The clip, the scale of each coordinate, and the average of released squares that gives the scales."""
 
     bound: Array
     scales: Tree
@@ -109,7 +109,7 @@ class AdaptiveState:
 
 
 def _relative(tree: Tree) -> Tree:
-    """Divided by the mean of all entries; ones where there is none to speak of."""
+    """The tree divided by the mean of all entries; ones if that mean is not finite and positive."""
     leaves = jax.tree.leaves(tree)
     total = sum(jnp.sum(leaf) for leaf in leaves) / sum(leaf.size for leaf in leaves)
     sound = jnp.isfinite(total) & (total > 0)

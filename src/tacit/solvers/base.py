@@ -1,4 +1,4 @@
-"""What a solver is given and what it gives back."""
+"""The inputs and the output of a solver."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,14 +7,13 @@ from typing import Any, Protocol
 import jax
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
 
-Tree = Any
-
 
 class Likelihood(Protocol):
-    """What a solver sees of a model: `log_likelihood(theta, record)`, and `factor(record)` if it is conjugate."""
+    """The part of a model that a solver uses: `log_likelihood(theta, record)`, and `factor(record)` if conjugate."""
 
     def log_likelihood(self, theta: Tree, record: Tree) -> Array: ...
 
@@ -24,12 +23,12 @@ class Likelihood(Protocol):
 )
 @dataclass(frozen=True)
 class Target:
-    """What to approximate: cavity(θ) · Π likelihood(record | θ).
+    """The distribution to approximate: cavity(θ) · Π likelihood(record | θ).
 
-    cavity: everything known but these records: the prior, or q without this site's factor. start: where to begin, and
-    the family of the answer. likelihood: of one record; a pytree, so that a target can pass through `jit`.
-    corrects_prior: whether the cavity stands for the model's whole prior, so that a prior which is not in the family
-    enters by its `log_prior_correction`. At one site of many it does not: the prior is then a factor of its own.
+    cavity: everything known without these records: the prior, or q without this site's factor. start: where to begin,
+    and the family of the answer. likelihood: of one record; a pytree, so that a target can pass through `jit`.
+    corrects_prior: whether the cavity represents the model's whole prior; a prior outside the family then enters by its
+    `log_prior_correction`. At one site of many it is False: the prior is then a factor of its own.
     """
 
     cavity: Any

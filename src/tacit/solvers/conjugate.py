@@ -19,10 +19,10 @@ VAGUE = 1e3  # standard deviation of the least certain answer, where the cavity 
 def conjugate(key: Array, target: Target, access: Access) -> Released[Any]:
     """Cavity times the released sum of factors, brought back to the family of `target.start`.
 
-    One release: Σ clip((xy, xxᵀ)/s²) + noise. What follows is post-processing: the noised precision is made symmetric
-    and raised to at least the cavity's, or a vague one's where the cavity is improper (noise can take it below, and
-    skipping such a result would be a decision made by looking at it); a diagonal answer is the mean-field optimum of
-    the full one, not the diagonal of the statistics.
+    It makes one release: Σ clip((xy, xxᵀ)/s²) + noise. The rest is post-processing. The noised precision is made
+    symmetric and raised to at least the cavity's, or to a vague one's where the cavity is improper. (Noise can take it
+    below; skipping such a result would be a decision made by looking at it.) A diagonal answer is the mean-field
+    optimum of the full one, not the diagonal of the statistics.
 
     With `Exact()` the answer is the exact posterior, or its mean-field optimum.
     """
@@ -32,7 +32,7 @@ def conjugate(key: Array, target: Target, access: Access) -> Released[Any]:
     cavity = target.cavity.full()
     vague = FullGaussian.standard(cavity.precision_mean.shape[0], VAGUE)
     least = jax.tree.map(lambda leaf: leaf.astype(cavity.precision.dtype), vague)
-    # Whole, not direction by direction: an improper cavity's other directions say nothing of the answer's.
+    # All directions at once: the proper directions of an improper cavity say nothing about the answer's.
     floor = jax.tree.map(partial(jnp.where, (cavity - least).is_proper()), cavity, least)
 
     def finish(total: FullGaussian) -> DiagonalGaussian | FullGaussian:

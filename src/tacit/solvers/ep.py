@@ -1,26 +1,26 @@
-"""Expectation propagation: each record's likelihood is replaced by a factor that has the same moments beside the rest.
+"""Expectation propagation: replace each record's likelihood by a factor that gives the same moments with its cavity.
 
     cavity_n = q / f_n         what is known without record n
     f_n      = proj[cavity_n · p(x_n | θ)] / cavity_n        (moments matched; natural parameters subtract)
     q        = prior · Π f_n
 
-`SEP` (Li, Hernández-Lobato & Turner 2015) takes all f_n for equal to their average f = (Π f_n)^(1/N), so that a
-record's cavity is q / f and nothing is kept of it. `EP` gives each record a factor of its own: it follows from that
-record and the posteriors that were released before, and is computed anew where it is needed: nothing hidden is kept.
+`SEP` (Li, Hernández-Lobato & Turner 2015) sets all f_n to their average f = (Π f_n)^(1/N), so that a record's cavity is
+q / f and nothing is stored per record. `EP` gives each record its own factor. It is a function of that record and the
+posteriors released before, and is recomputed when needed: no hidden state is kept.
 
 **Privacy** (DP-SEP after Vinaroz & Park; docs/errata.md, 6 and 9). A step releases Σ clip(f_n, C) over a Poisson
-sample, scaled by the public 1/rate, and the product of all factors moves to it by the damping ρ:
+sample, scaled by the public 1/rate, and the product of all factors moves towards it by the damping ρ:
 
     F ← (1 - ρ) F + ρ (Σ_sample clip(f_n, C) + σC z) / rate
 
 Given q, which is released, f_n is a function of record n alone and has norm at most C: under add-remove one record
 moves the sum by at most C, and the step costs what `SubsampledGaussian` says. The paper's sensitivity of 2γC/N is the
-same in other words: replace-one (2C), one record a step (1/rate = N) and ρ = γ/N². Where noise takes a precision below
-zero, q is projected to what is proper, which is post-processing; to skip such a step would be a decision on the data.
+same in other terms: replace-one (2C), one record a step (1/rate = N) and ρ = γ/N². Where noise takes a precision below
+zero, q is projected to a proper one, which is post-processing; skipping such a step would be a decision on the data.
 
-Factors follow in closed form from `log_evidence` (probit, Gaussian), by quadrature in one dimension (any model in which
+Factors come in closed form from `log_evidence` (probit, Gaussian), by quadrature in one dimension (any model in which
 θ enters through x·θ), or from the model's own `match`. Power EP (Minka 2004) takes f^α out and matches p^α, whose
-factor is f^α; at α = 1 it is EP, and towards 0 variational inference.
+factor is f^α; α = 1 is EP, and α → 0 is variational inference.
 """
 
 import math
@@ -33,24 +33,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tacit.basics.trees import Tree
 from tacit.families import DiagonalGaussian, FullGaussian, over_parts, power, product, project, quotient
 from tacit.privacy.clipping import per_record
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Level, Released, repeat
 from tacit.solvers.base import Target
 
-Tree = Any
 NODES = 32  # of the Gauss-Hermite rule: tilted distributions are further from Gaussian than what VI averages
 LEAST_PRECISION = 0.1  # of q, as a share of the start's
 RAISED = 0.4  # of the largest eigenvalue of noise
-CLOSER = 0.3  # how far from the cavity's means those of a heated start are, as a share of how far they were
+CLOSER = 0.3  # a heated start scales the distance of its means from the cavity's by this
 REFINED = 3  # rounds in which a record's own factor is found
-MOST_OF_OWN = 0.9  # what its own factor may have of q's precision along a record's x
-MOST_CERTAIN = 0.99  # a factor takes at most this share of what is uncertain in its cavity
+MOST_OF_OWN = 0.9  # the largest share of q's precision along a record's x that its own factor may have
+MOST_CERTAIN = 0.99  # a factor removes at most this share of its cavity's variance
 
 
 def evidence_slopes(likelihood: Any, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-    """First and second derivative in the mean of log Z = log ∫ p(y | z) N(z; mean, variance) dz, of one record."""
+    """First and second derivative, in the mean, of one record's log Z = log ∫ p(y | z) N(z; mean, variance) dz."""
     closed = getattr(likelihood, "log_evidence", None)
     if closed is not None:
 
@@ -74,20 +74,20 @@ def evidence_slopes(likelihood: Any, mean: Array, variance: Array, y: Array) -> 
 
 
 def pulls(likelihood: Any, at: Array, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-    """The factor of one record in z = x·θ as it pulls at `at`: (ν - τ at, τ), from a cavity of this mean and variance.
+    """One record's factor in z = x·θ, as its pull at `at`: (ν - τ at, τ), from a cavity of this mean and variance.
 
     With s and b of `evidence_slopes`: τ = -b / (1 + b v) and ν = s / (1 + b v) + τ mean.
     """
-    slope, bend = evidence_slopes(likelihood, mean, variance, y)
-    left = jnp.maximum(1 + bend * variance, 1 - MOST_CERTAIN)
-    precision = jnp.minimum(-bend, MOST_CERTAIN / jnp.maximum(variance, 1e-30)) / left
+    slope, curvature = evidence_slopes(likelihood, mean, variance, y)
+    left = jnp.maximum(1 + curvature * variance, 1 - MOST_CERTAIN)
+    precision = jnp.minimum(-curvature, MOST_CERTAIN / jnp.maximum(variance, 1e-30)) / left
     return slope / left + precision * (mean - at), precision
 
 
 def own_pulls(likelihood: Any, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-    """The factor of one record beside whose cavity the record leaves q's own mean and variance of z.
+    """The pull of the factor whose cavity, times the record's likelihood, has q's own mean and variance of z.
 
-    It is what `EP` comes to for a q that stays, found by some rounds of its iteration: a function of q and the record.
+    It is the fixed point of `EP` for this q, found by some rounds of its iteration: a function of q and the record.
     """
 
     def refine(_: int, factor: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -109,9 +109,9 @@ def match(likelihood: Any, cavity: Any, record: Tree) -> Any:
     x, y = record
     if isinstance(cavity, DiagonalGaussian):
         variance = cavity.variance
-        slope, bend = evidence_slopes(likelihood, x @ cavity.mean, x**2 @ variance, y)
-        # Of each coordinate: m' = m + v x s, v' = v + v² x² b; b is below 0 where the record tells something.
-        taken = jnp.minimum(-bend * x**2 * variance, MOST_CERTAIN)
+        slope, curvature = evidence_slopes(likelihood, x @ cavity.mean, x**2 @ variance, y)
+        # For each coordinate: m' = m + v x s, v' = v + v² x² b; b is below 0 where the record is informative.
+        taken = jnp.minimum(-curvature * x**2 * variance, MOST_CERTAIN)
         precision = taken / (variance * (1 - taken))
         return DiagonalGaussian(slope * x / (1 - taken) + precision * cavity.mean, precision)
     mean, variance = x @ cavity.mean, jnp.maximum(x @ cavity.covariance @ x, 1e-12)
@@ -135,13 +135,13 @@ class SEP:
     """`SEP(steps=50, damping=0.5)(key, target, access)`: stochastic expectation propagation.
 
     steps: how many, or how many at each level of the mechanism's schedule. damping: ρ above. average: the share of late
-    steps whose factors are averaged; 0 takes the last. is_centred: whether a factor is clipped and noised as it pulls
-    where q is, (Λμ - Λm, Λ) with m the mean of q, and not as (Λμ, Λ): noise in Λ then does not move q's mean.
-    reach: the longest step of a mean. power: α of power EP. heat: the temperature of the first step, for models whose
-    `match` has one; it falls to 1, by equal factors, until half of the steps are done. Means then begin close to those
-    of the cavity: clusters part as the records ask, where two that begin far out may come to lie in one, and stay.
+    steps whose factors are averaged; 0 takes the last. is_centred: clip and noise a factor as its pull at q's mean m,
+    (Λμ - Λm, Λ), not as (Λμ, Λ): noise in Λ then does not move q's mean. reach: the longest step of a mean. power: α of
+    power EP. heat: the temperature of the first step, for models whose `match` has one; it falls to 1, by equal
+    factors, until half of the steps are done. With heat, means begin close to the cavity's, and the records separate
+    the clusters; means that begin far out may end up in one cluster and stay there.
 
-    A dict of Gaussians needs a model with its own `match`, and has α = 1.
+    A dict of Gaussians needs a model with its own `match`, and power α = 1.
     """
 
     steps: int | tuple[int, ...]
@@ -162,7 +162,7 @@ class SEP:
             raise ValueError(f"average={self.average}; expected a share of at least 0 and below 1")
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
-        """q, projected to what is proper, priced for all steps."""
+        """q, projected to a proper one, priced for all steps."""
         units, target = access.slots, self._ready(target)
 
         def factor(state: "_State", record: Tree) -> Any:
@@ -171,7 +171,7 @@ class SEP:
         return self._run(key, target, access, factor)
 
     def _ready(self, target: Target) -> Target:
-        """The cavity in the family of the start, and the start where heat wants it."""
+        """The target with its cavity in the family of the start, and its start moved closer if there is heat."""
 
         def cavity(part: Any, start: Any) -> Any:
             return part.full() if isinstance(start, FullGaussian) else part
@@ -201,7 +201,7 @@ class SEP:
     ) -> Released[Any]:
         total = self.steps if isinstance(self.steps, int) else sum(self.steps)
         first_averaged = total - max(1, round(self.average * total))
-        noise = access.mechanism.deviation * math.sqrt(self.damping / (2 - self.damping))  # that stays in F
+        noise = access.mechanism.standard_deviation * math.sqrt(self.damping / (2 - self.damping))  # what remains in F
 
         def step(key: Array, level: Level, state: _State) -> Released[_State]:
             release = access.at(level).sum(
@@ -227,13 +227,13 @@ class SEP:
         )
 
     def _proper(self, raw: Any, old: Any, start: Any, noise: float) -> Any:
-        """What noise left, as a distribution: around where q was, or, of factors as they are, with Λμ kept."""
+        """A proper distribution from a noised product: raised around q's old mean if centred, else with Λμ kept."""
         if self.is_centred:
             return _proper(raw, old, start, noise, self.reach)
         return project(raw, power(start, LEAST_PRECISION))
 
     def _seen(self, factor: Any, q: Any, sign: int) -> Any:
-        """A factor as it pulls where q is, (Λμ - Λm, Λ), and (sign 1) back."""
+        """A factor as its pull at q's mean m, (Λμ - Λm, Λ), for sign -1; the way back for sign 1."""
         if not self.is_centred:
             return factor
 
@@ -244,7 +244,7 @@ class SEP:
         return over_parts(factor, one, q)
 
     def _path(self, q: Any, total: int) -> Any:
-        """What is kept of posteriors: nothing."""
+        """The store for earlier posteriors: none here."""
         del q, total
         return ()
 
@@ -254,11 +254,11 @@ class SEP:
 
 
 def _proper(raw: Any, old: Any, start: Any, noise: float, reach: float) -> Any:
-    """What noise (or a factor of negative precision) has made improper, with precision added around where q was.
+    """Repair a product that noise (or a factor of negative precision) left improper: add precision at q's old mean.
 
-    Post-processing of released numbers (docs/errata.md, 9). A pull towards where q is does not move a fixed point; and
-    where a precision is negative, its size says how far to trust the step, as in a saddle-free Newton step. Precisions
-    are raised by a share of what noise of this deviation could hide.
+    Post-processing of released numbers (docs/errata.md, 9). A pull towards q's mean does not move a fixed point. Where
+    a precision is negative, its absolute value limits the step, as in a saddle-free Newton step. Precisions are raised
+    by a share of what noise of this standard deviation could hide.
     """
 
     def one(part: Any, was: Any, begin: Any) -> Any:
@@ -285,8 +285,8 @@ def _proper(raw: Any, old: Any, start: Any, noise: float, reach: float) -> Any:
 class EP(SEP):
     """`EP(steps=10)(key, target, access)`: expectation propagation, with a factor for each record.
 
-    A record's factor is computed from the posteriors that were released before, so a step costs as many matches as
-    there were steps: for few of them. Nothing but sums leaves, and `SEP`'s guarantee holds word for word.
+    A record's factor is computed from the posteriors released before, so a step needs as many matches as there were
+    steps: use few steps. Only sums are released, and `SEP`'s guarantee holds unchanged.
     """
 
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
@@ -305,7 +305,7 @@ class EP(SEP):
         return self._run(key, target, access, factor)
 
     def _cavity(self, q: Any, own: Any) -> Any:
-        """q without a factor; where noise has left less than that, a little of q."""
+        """q without a factor; where noise has left too little precision, a small share of q's."""
         return project(quotient(q, power(own, self.power)), power(q, 1e-2))
 
     def _path(self, q: Any, total: int) -> Any:
@@ -318,7 +318,7 @@ class EP(SEP):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _State:
-    """q, the product of all factors, its average over late steps, the number of steps, and posteriors that are kept."""
+    """q, the product of all factors, its average over late steps, the number of steps, and earlier posteriors."""
 
     q: Any
     factor: Any

@@ -1,17 +1,17 @@
-"""Natural-gradient inference for models in which θ enters through x·θ: curvature seldom, gradients often.
+"""Natural-gradient inference for models in which θ enters through x·θ: release curvature seldom, gradients often.
 
 A Gaussian q = N(m, Λ⁻¹) maximises the bound of `vi` where
 
     Λ = Λ_cavity - Σ_i E_q[f''(z_i)] x_i x_iᵀ      and      Σ_i E_q[f'(z_i)] x_i = Λ_cavity (m - m_cavity)
 
 with f the log-likelihood as a function of z_i = x_i·θ. Each *stage* releases the matrix Σ E_q[-f''] xxᵀ once, and then
-steps by released gradients, m ← m + Λ⁻¹ (Σ E_q[f'] x - Λ_cavity (m - m_cavity)). Preconditioned like this, ten or
-twenty steps are enough whatever the features' scales, so that each may have little noise.
+steps by released gradients, m ← m + Λ⁻¹ (Σ E_q[f'] x - Λ_cavity (m - m_cavity)). With this preconditioner, ten or
+twenty steps are enough for features of any scale, so each step may have little noise.
 
-What comes out knows of the noise that went in. The eigenvalues of a released matrix are raised, for stepping, to what
-noise could hide, and believed only as far as noise could not have made them. The error of m that comes from noise and
-from too few steps follows a linear recursion whose settings are public or released, and its covariance is added to
-Λ⁻¹: intervals are those of the data *and* of the noise. All of this is post-processing.
+The answer accounts for the noise. For stepping, the eigenvalues of a released matrix are raised by what noise could
+hide; for the answer, they are shrunk by what noise could have made. The error of m from noise and from too few steps
+follows a linear recursion whose settings are public or released. Its covariance is added to Λ⁻¹, so that intervals
+cover the data's uncertainty *and* the noise. All of this is post-processing.
 
 Expectation propagation has the same two sums, with a record's factor N(z; ν/τ, 1/τ) in their place (`ep`):
 
@@ -20,8 +20,8 @@ Expectation propagation has the same two sums, with a record's factor N(z; ν/τ
 | expansion | f'  and -f'' above are                                                                            |
 |-----------|---------------------------------------------------------------------------------------------------|
 | "vi"      | means over q                                                                                      |
-| "ep"      | (ν - τ z, τ) of the factor that has the record's moments beside q without that factor             |
-| "sep"     | the same beside q without the average factor, the N-th root of all of them                        |
+| "ep"      | (ν - τ z, τ) of the factor that matches the record's moments; its cavity is q without that factor |
+| "sep"     | the same; its cavity is q without the average factor, the N-th root of the product of all factors |
 """
 
 import math
@@ -32,7 +32,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tacit.families import DiagonalGaussian, FullGaussian, believe, power, project, quotient
+from tacit.basics.trees import Tree
+from tacit.families import DiagonalGaussian, FullGaussian, denoise, power, project, quotient
 from tacit.privacy.clipping import Linear, Outer
 from tacit.privacy.mechanism import Access, Mechanism
 from tacit.privacy.released import Level, Released, repeat
@@ -40,7 +41,6 @@ from tacit.solvers.base import Target
 from tacit.solvers.ep import own_pulls, pulls
 from tacit.solvers.quadrature import over_linear
 
-Tree = Any
 Expansion = Literal["vi", "ep", "sep"]
 
 
@@ -49,15 +49,15 @@ class NaturalVI:
     """`NaturalVI(curvature, steps=(10, 10))(key, target, access)`: one release of curvature before each group of steps.
 
     curvature: the mechanism of those releases. steps: gradient steps of each stage. gradients: the mechanism of each
-    stage's gradients; by default that of `access`. learning_rate: how far a step goes, 1 being that of Newton.
-    average: the share of the last stage's steps that are averaged. floor: how far eigenvalues are raised, as a share
-    of the largest that noise alone would show. reach: the longest step, for x·θ should not change by much more than 1
-    where features are standardised. caution: by what share the first stage's curvature is taken to grow on the way.
-    noise_aware: add the covariance of the noise to that of q. trust: the share that is believed of curvature that noise
-    hides (`families.believe`): intervals are narrower for it, and too narrow if there is less. expansion: what stands
-    for a record, as above.
+    stage's gradients; by default that of `access`. learning_rate: the step length, relative to Newton's. average: the
+    share of the last stage's steps that are averaged. floor: how far eigenvalues are raised, as a share of the largest
+    that noise alone would show. reach: the longest step, since x·θ should not change by much more than 1 where features
+    are standardised. caution: the share by which the first stage's curvature is assumed to grow along the way.
+    noise_aware: add the covariance of the noise to that of q. shrinkage: the share kept of curvature that noise hides
+    (`families.denoise`): intervals are narrower with it, and too narrow if the true share is smaller. expansion: of a
+    record's likelihood, as in the table above.
 
-    `units` of a call are the sizes of a typical record's slope f' and bend f'' (numbers that were released, or 1):
+    `units` of a call are the sizes of a typical record's slope f' and curvature f'' (released numbers, or 1):
     contributions are clipped relative to them.
     """
 
@@ -70,7 +70,7 @@ class NaturalVI:
     reach: float = math.inf
     caution: float = 0.0
     noise_aware: bool = True
-    trust: float | None = None
+    shrinkage: float | None = None
     expansion: Expansion = "vi"
 
     def __post_init__(self) -> None:
@@ -92,12 +92,12 @@ class NaturalVI:
     def moments(
         self, key: Array, target: Target, access: Access, units: tuple[Array | float, Array | float] = (1.0, 1.0)
     ) -> Released[tuple[Array, Array]]:
-        """Mean and covariance of a full q. Single precision keeps more of these than of natural parameters."""
+        """Mean and covariance of a full q. They lose less to single precision than natural parameters do."""
         _check(target)
         cavity = target.cavity.full()
         centre = target.start.full().mean
-        slope_unit, bend_unit = (jnp.asarray(unit, centre.dtype) for unit in units)
-        # No spread at first: the start's says how little is known, not where curvature is.
+        slope_unit, curvature_unit = (jnp.asarray(unit, centre.dtype) for unit in units)
+        # No spread at first: the start's covariance says how little is known, not where curvature is.
         release = Released(_State(centre))
         keys = jax.random.split(key, (len(self.steps), 2))
         for stage, count in enumerate(self.steps):
@@ -107,9 +107,9 @@ class NaturalVI:
                 through = access.through(self.curvature)
                 spread = through.map(_without_spread) if stage == 0 else _spread(through, state.spread)
                 at = self._at(target, state, cavity, access.slots)
-                curved = _curvature(keys[0], at, spread, bend_unit)
+                curved = _curvature(keys[0], at, spread, curvature_unit)
                 ready = curved.map(
-                    lambda found: self._prepare(found, state, cavity, bend_unit, access.slots, is_first=stage == 0)
+                    lambda found: self._prepare(found, state, cavity, curvature_unit, access.slots, is_first=stage == 0)
                 )
                 inner = access if self.gradients is None else access.through(self.gradients[stage])
                 return ready.then(
@@ -120,7 +120,7 @@ class NaturalVI:
         return release.map(lambda s: (s.mean, s.covariance + s.error if self.noise_aware else s.covariance))
 
     def _at(self, target: Target, state: "_State", cavity: FullGaussian, units: int) -> "_At":
-        """What stands for a record at this mean. The average factor pulls at it by Λ_cavity (m - m_cavity) / N."""
+        """The expansion of a record at this mean. The average factor pulls at it by Λ_cavity (m - m_cavity) / N."""
         beside = state.mean
         if self.expansion == "sep" and state.spread is not None:
             beside = beside - state.spread @ (cavity.precision @ state.mean - cavity.precision_mean) / units
@@ -129,18 +129,18 @@ class NaturalVI:
     def _prepare(
         self, curvature: Array, state: "_State", cavity: FullGaussian, unit: Array, units: int, is_first: bool
     ) -> "_State":
-        """The preconditioner and the believed precision, from a noised matrix.
+        """The preconditioner and the shrunk precision, from a noised matrix.
 
-        A share of the noise's largest eigenvalue is added for stepping, for what noise could hide.
+        For stepping, a share of the noise's largest eigenvalue is added: noise could hide as much.
         """
-        believed, edge = believe(curvature, self.curvature.deviation * unit, self.trust)
-        precision = cavity.precision + believed
+        shrunk, edge = denoise(curvature, self.curvature.standard_deviation * unit, self.shrinkage)
+        precision = cavity.precision + shrunk
         raised = precision + self.floor * edge * jnp.eye(curvature.shape[0], dtype=curvature.dtype)
         if is_first:
             raised = raised + self.caution * (precision - cavity.precision)
         root = jnp.linalg.cholesky(cavity.precision)
         covariance, told = _inverse(precision, root)
-        # Where the answer is, as seen from the start: what the data tell of the cavity's spread.
+        # Before any step, the answer's distance from the start has the covariance that the data will remove.
         error = told if is_first else state.error
         spread = _inverse(raised, root)[0]
         step = self.learning_rate * spread
@@ -161,7 +161,7 @@ class NaturalVI:
     ) -> "Released[_State]":
         """The steps of one stage, and the covariance of the error of their average."""
         contraction = jnp.eye(state.mean.shape[0], dtype=state.mean.dtype) - state.step @ state.precision
-        added = (access.mechanism.deviation * unit) ** 2 * (state.step @ state.step)
+        added = (access.mechanism.standard_deviation * unit) ** 2 * (state.step @ state.step)
         zeros = jnp.zeros_like(state.step)
         spread = _spread(access, state.spread)
 
@@ -196,12 +196,12 @@ class NaturalStep:
     At a fixed point of partitioned inference q is then the variational optimum. A full q releases H through the
     mechanism `curvature`, in a sum of its own. Where that is None, H is the precision of the factor that is replaced: a
     fixed point stays one, and from elsewhere the mean goes to where gradients balance at that precision. A diagonal q
-    releases gradient and the diagonal of H together, under one clip. Noise can make the factor improper: it is handed
-    on as it is, and whoever multiplies factors deals with their product.
+    releases gradient and the diagonal of H together, under one clip. Noise can make the factor improper: it is passed
+    on as it is, and the product of all factors is made proper later.
 
-    spread: whether expectations are over q; else they are at its mean, for a q that knows nothing yet. units: as in
-    `NaturalVI`, public numbers. expansion: what stands for a record, as above; of "sep" the average factor is that of
-    this site's records. gradients: the mechanism of the gradient; by default that of `access`.
+    spread: whether expectations are over q; else they are at its mean, for a q that has learnt nothing yet. units: as
+    in `NaturalVI`, public numbers. expansion: as above; for "sep", the average factor is that of this site's records.
+    gradients: the mechanism of the gradient; by default that of `access`.
     """
 
     curvature: Mechanism | None = None
@@ -216,35 +216,35 @@ class NaturalStep:
         if self.gradients is not None:
             access = access.through(self.gradients)
         q, mean = target.start, target.start.mean
-        slope, bend = (jnp.asarray(unit, mean.dtype) for unit in self.units)
+        slope, curvature = (jnp.asarray(unit, mean.dtype) for unit in self.units)
         beside = q
         if self.expansion == "sep" and self.spread:
             beside = project(quotient(q, power(quotient(q, target.cavity), 1 / access.slots)), power(q, 0.5))
         at = _At(self.expansion, target.likelihood, mean, beside.mean)
         if isinstance(q, DiagonalGaussian):
-            return self._diagonal(key, at, beside.variance, access, slope, bend).map(lambda t: target.cavity + t)
+            return self._diagonal(key, at, beside.variance, access, slope, curvature).map(lambda t: target.cavity + t)
         gradient_key, curvature_key = jax.random.split(key)
-        # Without spread there is no matrix of zeros to multiply by: XLA for CPUs miscompiles that in a loop.
+        # Without spread, do not multiply by a matrix of zeros: XLA for CPUs miscompiles that in a loop.
         spread = _spread(access, beside.covariance) if self.spread else access.map(_without_spread)
         gradient = _gradient(gradient_key, at, spread, slope)
         if self.curvature is None:
             factor = q - target.cavity
             return gradient.map(lambda g: target.cavity + FullGaussian(g + factor.precision @ mean, factor.precision))
-        curved = _curvature(curvature_key, at, spread.through(self.curvature), bend)
+        curved = _curvature(curvature_key, at, spread.through(self.curvature), curvature)
         return gradient.join(curved).map(
             lambda found: target.cavity + FullGaussian(found[0] + found[1] @ mean, found[1])
         )
 
     def _diagonal(
-        self, key: Array, at: "_At", variances: Array, access: Access, slope: Array, bend: Array
+        self, key: Array, at: "_At", variances: Array, access: Access, slope: Array, curvature: Array
     ) -> Released[DiagonalGaussian]:
         def contribution(records: Tree) -> Linear:
             x, y = records
             first, second = at(x, y, x**2 @ variances if self.spread else jnp.zeros_like(x[:, 0]))
-            return Linear({"slope": first / slope, "bend": second / bend}, {"slope": x, "bend": x**2})
+            return Linear({"slope": first / slope, "curvature": second / curvature}, {"slope": x, "curvature": x**2})
 
         def factor(total: Tree) -> DiagonalGaussian:
-            precision = total["bend"] * bend
+            precision = total["curvature"] * curvature
             return DiagonalGaussian(total["slope"] * slope + precision * at.mean, precision)
 
         return access.sum(key, contribution).map(factor)
@@ -253,7 +253,7 @@ class NaturalStep:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _State:
-    """Between stages: m, the preconditioner M, the covariance that gives records their spread, the believed precision
+    """Between stages: m, the preconditioner M, the covariance that gives records their spread, the shrunk precision
     and its inverse, the covariance of m's error."""
 
     mean: Array
@@ -280,8 +280,8 @@ class _Climb:
 def _inverse(precision: Array, root: Array) -> tuple[Array, Array]:
     """Λ⁻¹ and Λ₀⁻¹ - Λ⁻¹, where Λ₀ = RRᵀ is the cavity's precision and Λ at least that.
 
-    By eigenvalues relative to the cavity, which are at least 1: a plain inverse in single precision loses the weak
-    directions beside the strong ones.
+    It uses eigenvalues relative to the cavity, which are at least 1: a plain inverse in single precision loses the weak
+    directions next to strong ones.
     """
     half = jax.scipy.linalg.solve_triangular(root, precision, lower=True)
     relative = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
@@ -313,9 +313,9 @@ def _without_spread(record: Tree) -> Tree:
 
 @dataclass(frozen=True)
 class _At:
-    """What stands for records at a mean: (slope, -bend) of each, to be multiplied by x and xxᵀ.
+    """The expansion of records at a mean: (slope, -curvature) of each, to be multiplied by x and xxᵀ.
 
-    beside: the mean of what is known without a record, if the expansion is by the average factor.
+    beside: the mean of q without the average factor, if the expansion uses it.
     """
 
     expansion: Expansion
@@ -326,8 +326,8 @@ class _At:
     def __call__(self, x: Array, y: Array, variance: Array) -> tuple[Array, Array]:
         z = x @ self.mean
         if self.expansion == "vi":
-            slope, bend = over_linear(self.likelihood.of_linear, z, variance, y)
-            return slope, -bend
+            slope, curvature = over_linear(self.likelihood.of_linear, z, variance, y)
+            return slope, -curvature
         if self.expansion == "ep":
             return jax.vmap(lambda z, v, y: own_pulls(self.likelihood, z, v, y))(z, variance, y)
         return jax.vmap(lambda z, m, v, y: pulls(self.likelihood, z, m, v, y))(z, x @ self.beside, variance, y)
@@ -349,7 +349,7 @@ def _gradient(key: Array, at: _At, access: Access, unit: Array) -> Released[Arra
 
 
 def _curvature(key: Array, at: _At, access: Access, unit: Array) -> Released[Array]:
-    """Σ E[-f''(z_i)] x_i x_iᵀ, from records with their spread; made symmetric, as the noise is not."""
+    """Σ E[-f''(z_i)] x_i x_iᵀ, from records with their spread; made symmetric, because the noise is not."""
 
     def contribution(records: Tree) -> Outer:
         x, y, variance = records

@@ -1,4 +1,4 @@
-"""Optimisers of the sources that optax has no name for. Each is an `optax.GradientTransformation` for `VI`."""
+"""Optimisers from the sources that optax does not have. Each is an `optax.GradientTransformation` for `VI`."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from jax import Array
 def momentum(learning_rate: float | optax.Schedule, decay: float = 0.9) -> optax.GradientTransformation:
     """Gradient descent with debiased momentum (Hong, algorithm 2): v ← βv + (1 - β)g, and a step of v / (1 - βᵗ).
 
-    Without the debiasing the first steps are short: v starts at 0. The learning rate is a number or an optax schedule,
-    a function of the step that counts from 0, such as `rates` makes.
+    Without debiasing, the first steps are short, because v starts at 0. The learning rate is a number or an optax
+    schedule: a function of the step, counted from 0, such as `rates` makes.
 
     >>> optimiser = momentum(rates([0.5, 0.25]))
     >>> state = optimiser.init(jnp.zeros(1))
@@ -46,9 +46,9 @@ def rates(values: Any) -> optax.Schedule:
 
 
 def with_resets(optimiser: optax.GradientTransformation, every: int) -> optax.GradientTransformation:
-    """The optimiser, begun anew every so many steps, as Jälkö (2017, chapter 4) does with AdaGrad.
+    """The optimiser, restarted every `every` steps, as Jälkö (2017, chapter 4) does with AdaGrad.
 
-    AdaGrad adds up all squared gradients, so that noise makes its steps shorter and shorter.
+    AdaGrad adds up all squared gradients, so noise makes its steps shorter and shorter.
     """
     if every < 1:
         raise ValueError(f"every={every}; expected a whole number of steps, at least 1")

@@ -1,18 +1,18 @@
-"""Stochastic gradient Langevin dynamics: samples of the posterior by noised gradients, some of whose noise is wanted.
+"""Stochastic gradient Langevin dynamics: samples of the posterior by noised gradients, whose noise counts as its own.
 
     θ ← θ + η_t/2 · (∇ log cavity(θ) + Ĝ(θ)) + √max(0, η_t - (η_t/2 · n)²) · N(0, I)
 
-Ĝ = (Σ_sample clip(∇ log p(x | θ), C) + σC z) / rate is a release, and n = σC/rate the deviation of its noise. Langevin
-dynamics wants noise of variance η_t in a step; what privacy has put there already counts towards it, and only the rest
-is added, so that the total is the larger of the two. Where privacy's is larger, samples spread wider than the
-posterior: `excess` says by how much.
+Ĝ = (Σ_sample clip(∇ log p(x | θ), C) + σC z) / rate is a release, and n = σC/rate the standard deviation of its noise.
+Langevin dynamics needs noise of variance η_t in a step. Privacy's noise counts towards it, and only the rest is added,
+so that the total is the larger of the two. Where privacy's noise is larger, samples spread wider than the posterior:
+`excess` says by how much.
 
-As published (Wang, Fienberg & Smola 2015; Jälkö's algorithm 2), privacy's noise is by a formula, `published_noise`,
-some forty times what today's accounting asks for; and a step of η_t along the gradient has noise of variance η_t,
-which samples the posterior to the power of 2: `SGLD(step_size=2η, temperature=0.5)` (docs/errata.md, 16).
+As published (Wang, Fienberg & Smola 2015; Jälkö's algorithm 2), privacy's noise follows a formula, `published_noise`,
+some forty times what today's accounting needs; and a step of η_t along the gradient has noise of variance η_t, which
+samples the posterior to the power of 2: `SGLD(step_size=2η, temperature=0.5)` (docs/errata.md, 16).
 
-Several chains are one vector to the mechanism: they share a sample, a clip and a noise, and cost what one does. Given
-θ, which is released, a record's gradients depend on that record alone. All that comes out is made of releases.
+Several chains are one vector to the mechanism: they share a sample, a clip and a noise, and cost as much as one. Given
+θ, which is released, a record's gradients depend on that record alone. Everything returned is computed from releases.
 """
 
 import math
@@ -23,14 +23,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.families import DiagonalGaussian, FullGaussian, inner, over_parts, sample
 from tacit.privacy.clipping import per_record
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Level, Released, repeat
 from tacit.solvers.base import Target
 
-Tree = Any
-LEAST_VARIANCE = 1e-8  # of samples, where chains have not moved
+LEAST_VARIANCE = 1e-8  # of samples, in case chains have not moved
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class SGLD:
     """`SGLD(steps=1000, step_size=1e-3)(key, target, access)`: q with the moments of the samples.
 
     step_size: η of the first step; it decays as (1 + t/decay)^-exponent. burn_in: the share of steps before the first
-    sample. thinning: every how many steps one is kept. chains: how many are run side by side, for one budget.
-    temperature: of what is sampled, cavity and likelihood to the power of its inverse.
+    sample. thinning: keep one sample every so many steps. chains: how many run side by side, for one budget.
+    temperature: sample cavity and likelihood to the power of its inverse.
     """
 
     steps: int
@@ -67,7 +67,7 @@ class SGLD:
 
     @property
     def kept(self) -> int:
-        """Samples of each chain."""
+        """The number of samples of each chain."""
         return (self.steps - self._first) // self.thinning
 
     @property
@@ -83,13 +83,13 @@ class SGLD:
     ) -> Released[Tree]:
         """θ after burn-in, (samples, chains, ...) in each leaf, priced for all steps.
 
-        units: the sizes of a typical record's slope and bend, numbers that were released or 1: contributions are
-        clipped relative to the one, and the step size is divided by the other.
+        units: the sizes of a typical record's slope and curvature, released numbers or 1: contributions are clipped
+        relative to the first, and the step size is divided by the second.
         """
         start_key, noise_key, key = jax.random.split(key, 3)
         gradient = jax.grad(target.likelihood.log_likelihood)
         correction = getattr(target.likelihood, "log_prior_correction", None) if target.corrects_prior else None
-        slope, bend = (jnp.asarray(unit, jnp.result_type(float)) for unit in units)
+        slope, curvature = (jnp.asarray(unit, jnp.result_type(float)) for unit in units)
         noise = _noise(access) * slope
 
         def log_cavity(theta: Tree) -> Array:
@@ -103,7 +103,7 @@ class SGLD:
 
             def move(total: Tree) -> _State:
                 count = state.count.astype(jnp.result_type(float))
-                size = self.step_size / bend * (1 + count / self.decay) ** -self.exponent
+                size = self.step_size / curvature * (1 + count / self.decay) ** -self.exponent
                 rest = jnp.sqrt(jnp.maximum(0, self.temperature * size - (size / 2 * noise) ** 2))
                 known = jax.vmap(jax.grad(log_cavity))(state.theta)
                 leaves, treedef = jax.tree.flatten(state.theta)
@@ -126,7 +126,7 @@ class SGLD:
         return repeat(key, self.steps, step, _State(theta, kept, jnp.int32(0))).map(lambda end: end.kept)
 
     def excess(self, access: Access, units: tuple[float, float] = (1.0, 1.0)) -> float:
-        """How many times wider than what is sampled the noise of privacy makes the first steps; 1 is not at all."""
+        """How many times wider than the target the noise of privacy makes the first steps; 1 is not at all."""
         size = self.step_size / (units[1] * self.temperature)
         return max(1.0, size**0.5 / 2 * _noise(access) * units[0])
 
@@ -134,7 +134,7 @@ class SGLD:
 def published_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
     """The noise multiplier of Wang et al.'s formula (Jälkö's algorithm 2) for (ε, δ), relative to the clip L.
 
-    The formula's variance 128 N T L² / (τ ε²) log(2.5 N T / (τ δ)) log(2/δ) η² is that of a step; a record moves a step
+    The formula's variance 128 N T L² / (τ ε²) log(2.5 N T / (τ δ)) log(2/δ) η² is for a step; a record moves a step
     by η N/τ · L. With q = τ/N and N T / τ steps the ratio is √(128 q² steps log(2.5 steps / δ) log(2/δ)) / ε.
     """
     logs = math.log(2.5 * steps / delta) * math.log(2 / delta)
@@ -157,16 +157,16 @@ def moments(samples: Tree, like: Any) -> Any:
 
 
 def _noise(access: Access) -> float:
-    """The deviation of the noise on each coordinate of a gradient."""
+    """The standard deviation of the noise on each coordinate of a gradient."""
     if len(access.mechanism.sampling_rates) > 1:
-        raise ValueError("SGLD needs a mechanism of one level: its own noise rests on that of the gradients")
-    return access.mechanism.deviation
+        raise ValueError("SGLD needs a mechanism of one level: its own noise depends on that of the gradients")
+    return access.mechanism.standard_deviation
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _State:
-    """Where the chains are, what was kept of them, and the number of steps."""
+    """Current parameters of the chains, the samples kept, and the number of steps."""
 
     theta: Tree
     kept: Tree

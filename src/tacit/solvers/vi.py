@@ -3,7 +3,7 @@
     maximise  Σ_i E_q[log p(x_i | θ)] - KL(q ‖ cavity)        (up to a constant, so the cavity may be improper)
 
 Only the likelihood term reads records, so only it is clipped and noised; the cavity's and the entropy's gradients are
-exact (docs/errata.md, 5). Two ways to the likelihood's gradient, chosen by what the model and the family allow:
+exact (docs/errata.md, 5). There are two paths to the likelihood's gradient; the model and the family decide which:
 
 | path    | when                                     | what a step releases                                       |
 |---------|------------------------------------------|------------------------------------------------------------|
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from tacit.basics.trees import Tree
 from tacit.families import DiagonalGaussian, FullGaussian, kl_up_to_constant, over_parts
 from tacit.privacy.clipping import Linear, per_record
 from tacit.privacy.mechanism import Access
@@ -29,7 +30,6 @@ from tacit.solvers.adaptive import Adaptive
 from tacit.solvers.base import Target
 from tacit.solvers.quadrature import over_linear
 
-Tree = Any
 LEAST_CAVITY = 1e-4  # of the start's precision
 
 
@@ -37,12 +37,12 @@ LEAST_CAVITY = 1e-4  # of the start's precision
 class VI:
     """A variational solver: `VI(steps=500, optimiser=optax.adam(0.05))(key, target, access)`.
 
-    steps: how many, or how many at each level of the mechanism's schedule. optimiser: from optax; it sees gradients to
-    descend. average: the share of late steps whose parameters are averaged; 0 takes the last. path: "auto", "linear"
+    steps: how many, or how many at each level of the mechanism's schedule. optimiser: from optax; it minimises.
+    average: the share of late steps whose parameters are averaged; 0 takes the last. path: "auto", "linear"
     or "aligned". adaptive: a clip that follows the gradients in place of the mechanism's, at the same price.
 
-    Thresholds and decay are the optimiser's: `optax.chain(optax.clip_by_global_norm(t), optax.sgd(schedule))` limits
-    noised gradients after they were released, which costs nothing.
+    Set thresholds and decay in the optimiser: `optax.chain(optax.clip_by_global_norm(t), optax.sgd(schedule))` limits
+    noised gradients after they are released, which costs nothing.
     """
 
     steps: int | tuple[int, ...]
@@ -60,14 +60,15 @@ class VI:
     def __call__(self, key: Array, target: Target, access: Access) -> Released[Any]:
         """q that maximises the bound, in the family of `target.start`, priced for all steps.
 
-        A cavity from which noise took too much has no maximum: it is raised to a little of the start's precision.
+        With a cavity that has lost too much precision to noise, the bound has no maximum: such a cavity is raised to a
+        small share of the start's precision.
         """
         target = replace(target, cavity=_raised(target.cavity, target.start))
 
         return self.resume(key, target, access, self.memory(target)).map(lambda found: found[0])
 
     def memory(self, target: Target) -> Tree:
-        """What a site that is asked again keeps of its earlier updates: where the clip was. It is made of releases."""
+        """What a site keeps from one update to the next: the state of its clip, computed from releases."""
         if self.adaptive is None:
             return ()
         parameters = moments(target.start)
@@ -78,7 +79,7 @@ class VI:
         return self.adaptive.begin(means)
 
     def resume(self, key: Array, target: Target, access: Access, memory: Tree) -> Released[tuple[Tree, Tree]]:
-        """The answer of a call that begins with this memory, and the memory after it."""
+        """The answer of a call that starts from this memory, and the memory after it."""
         target = replace(target, cavity=_raised(target.cavity, target.start))
 
         def step(key: Array, level: Level, state: State) -> Released[State]:
@@ -100,7 +101,7 @@ class VI:
         return State(jnp.int32(0), parameters, self.optimiser.init(parameters), parameters)
 
     def gradient(self, key: Array, parameters: Tree, target: Target, access: Access) -> Released[Tree]:
-        """The gradient of the likelihood term at `parameters`: all that reads records."""
+        """The gradient of the likelihood term at `parameters`: the only part that reads records."""
         return self._gradient(target)(key, parameters, access)
 
     def step(self, state: "State", target: Target, likelihood: Tree) -> "State":
@@ -133,7 +134,7 @@ class VI:
         correction = _correction(target)
         if self.path == "linear" and correction is not None:
             raise ValueError("path='linear' leaves out a prior that is not in the family; use 'auto' or 'aligned'")
-        # A full q's second derivatives have d² coordinates, and noise on each: there aligned gradients serve better.
+        # A full q's second derivatives have d² coordinates, with noise on each: aligned gradients do better there.
         automatic = of_linear is not None and correction is None and isinstance(target.start, DiagonalGaussian)
         return self.path == "linear" or (automatic and self.path == "auto")
 
@@ -150,7 +151,7 @@ def _correction(target: Target) -> Any:
 
 @dataclass(frozen=True)
 class _Following:
-    """An access whose sums are clipped by an adaptive clip: they come with its next state."""
+    """An access whose sums are clipped by an adaptive clip, and come with the clip's next state."""
 
     adaptive: Adaptive
     access: Access
@@ -165,14 +166,14 @@ class _Pair:
     release: Released[Any]
 
     def map(self, function: Any) -> Released[Any]:
-        """Of the sum alone."""
+        """Map the sum alone."""
         return self.release.map(lambda pair: (function(pair[0]), pair[1]))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Between steps; `average` is the answer. clipping: of an adaptive clip."""
+    """The state between steps; `average` is the answer. clipping: the state of an adaptive clip."""
 
     step: Array
     parameters: Tree
@@ -187,14 +188,14 @@ class State:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Moments:
-    """A Gaussian to optimise: log-deviations, or a triangle whose diagonal is logarithmic, as its scale."""
+    """A Gaussian to optimise. scale: log standard deviations, or a triangle whose diagonal is logarithmic."""
 
     mean: Array
     scale: Array
 
 
 def _each(function: Any, start: Tree, *trees: Tree) -> Tree:
-    """`function` of each family in a dict of families (or of the family), and of what stands there in `trees`."""
+    """`function` of each family in a dict of families (or of the family) and the matching entries of `trees`."""
     if isinstance(start, dict):
         return {name: _each(function, start[name], *(tree[name] for tree in trees)) for name in start}
     return function(start, *trees)
@@ -217,7 +218,7 @@ def _root(scale: Array) -> Array:
 
 
 def family(parameters: Tree, start: Tree) -> Tree:
-    """The families with these moments, of the kinds of `start`."""
+    """The families with these moments, each of the kind it has in `start`."""
 
     def one(q: Any, p: _Moments) -> Any:
         if isinstance(q, DiagonalGaussian):
@@ -232,7 +233,7 @@ def family(parameters: Tree, start: Tree) -> Tree:
 
 
 def _raised(cavity: Tree, start: Tree) -> Tree:
-    """The cavity, at least LEAST_CAVITY as precise as the start where both are of one kind."""
+    """The cavity, raised to at least LEAST_CAVITY of the start's precision where both are of one kind."""
 
     def one(part: Any, begin: Any) -> Any:
         return part.project(begin * LEAST_CAVITY) if type(part) is type(begin) else part
@@ -241,7 +242,7 @@ def _raised(cavity: Tree, start: Tree) -> Tree:
 
 
 def _divergence(q: Tree, cavity: Tree) -> Array:
-    """KL(q ‖ cavity) up to a constant; a diagonal meets a full Gaussian as a full one."""
+    """KL(q ‖ cavity) up to a constant; a diagonal and a full Gaussian are compared as full ones."""
     if isinstance(q, dict):
         parts = [_divergence(q[name], cavity[name]) for name in q]
         return jnp.sum(jnp.stack(parts))
@@ -256,8 +257,8 @@ def _divergence(q: Tree, cavity: Tree) -> Array:
 def _linear_gradient(key: Array, parameters: Tree, access: Any, of_linear: Any) -> Released[Tree]:
     """With z_i ~ N(x_i·m, x_iᵀΣx_i): Σ E[f'(z_i)] x_i for the mean, and half of Σ E[f''(z_i)] x_i x_iᵀ for Σ.
 
-    A diagonal q needs the diagonal of the latter only, and takes it times its variances: the gradient of the
-    log-deviations, whose size is comparable to that of the mean's, so that one clip serves both.
+    A diagonal q needs only the diagonal of the latter, times its variances: the gradient in the log standard
+    deviations. Its size is comparable to the mean's gradient, so that one clip serves both.
     """
     mean, scale = parameters.mean, parameters.scale
     diagonal = scale.ndim == 1
@@ -286,7 +287,7 @@ def _linear_gradient(key: Array, parameters: Tree, access: Any, of_linear: Any) 
 def _aligned_gradient(
     key: Array, parameters: Tree, access: Any, likelihood: Any, correction: Any = None
 ) -> Released[Tree]:
-    """One θ = m + s·e for all records; Σ ∇_θ log p is released, and the scale's gradient is made of it and e."""
+    """One θ = m + s·e for all records; Σ ∇_θ log p is released, and with e it gives the scale's gradient."""
     draw_key, sum_key = jax.random.split(key)
     pairs, treedef = jax.tree.flatten(parameters, is_leaf=lambda tree: isinstance(tree, _Moments))
     keys = jax.random.split(draw_key, len(pairs))
@@ -301,7 +302,7 @@ def _aligned_gradient(
     def rebuild(total: Tree) -> Tree:
         """The pull-back of Σ ∇_θ through θ(mean, scale): post-processing of the release.
 
-        A prior that is not Gaussian enters here, by the gradient of what it has over the Gaussian in the cavity.
+        A prior that is not Gaussian enters here, by the gradient of its difference from the Gaussian in the cavity.
         """
         if correction is not None:
             total = jax.tree.map(jnp.add, total, jax.grad(correction)(theta))

@@ -1,0 +1,1 @@
+"""What every room may use: durable files, plain data, words of messages."""

@@ -1,0 +1,276 @@
+"""A released posterior: a table of coefficients, intervals, predictions, and files without pickle.
+
+Everything here uses released numbers only, so nothing here costs privacy. It needs NumPy and SciPy but not JAX, so that
+a saved posterior opens quickly.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from tacit.basics import durable
+from tacit.links import LINKS, Link, link_of
+
+FORMAT = "tacit-posterior-1"
+MOST_NUMBERS = 2**22  # held at once by a prediction by draws
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A Gaussian over a named vector: its mean, and a covariance matrix or a vector of variances."""
+
+    names: tuple[str, ...]
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @property
+    def standard_deviation(self) -> np.ndarray:
+        return np.sqrt(self.covariance if self.covariance.ndim == 1 else np.diagonal(self.covariance))
+
+    def sample(self, rng: np.random.Generator, draws: int) -> np.ndarray:
+        noise = rng.standard_normal((draws, len(self.mean)))
+        if self.covariance.ndim == 1:
+            return self.mean + noise * np.sqrt(self.covariance)
+        values, vectors = np.linalg.eigh(self.covariance)  # rounding can leave an eigenvalue below 0
+        return self.mean + (noise * np.sqrt(np.maximum(values, 0))) @ vectors.T
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A released posterior in the units of the data, with its statement and plan.
+
+    blocks: the parameters, by name; regressions have one, "coefficients", intercept first. link: the kind of
+    regression, or "" for other models, which predict by themselves (see `families`). statement and plan: plain data;
+    statement_text: the statement in words. chains: samples of each block, (chains, samples, size), if the method makes
+    any; the blocks then hold their moments.
+    """
+
+    blocks: dict[str, Block]
+    link: str
+    statement: dict[str, Any]
+    statement_text: str
+    plan: dict[str, Any]
+    noise_scale: float | None = None  # of a linear regression's target
+    classes: tuple[Any, ...] | None = None  # the labels behind the target's 0, 1, ...
+    details: dict[str, Any] = field(default_factory=dict)  # such as released scalings and the table's schema
+    chains: dict[str, np.ndarray] | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """The ε that was spent; infinite without a guarantee."""
+        return math.inf if self.statement["epsilon"] is None else self.statement["epsilon"]
+
+    @property
+    def coefficients(self) -> Block:
+        """The coefficients of a regression."""
+        if "coefficients" not in self.blocks:
+            raise ValueError(f"this model has {', '.join(self.blocks)} and no coefficients; use posterior.blocks")
+        return self.blocks["coefficients"]
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of each parameter's central interval of probability `level`, in the order of `summary`."""
+        rows = self.summary(level)
+        return np.array([row["low"] for row in rows]), np.array([row["high"] for row in rows])
+
+    def summary(self, level: float = 0.95) -> list[dict[str, Any]]:
+        """One row for each parameter: name, mean, standard deviation, and the ends of its central interval."""
+        width = _width(level)
+        rows = []
+        for block in self.blocks.values():
+            for name, mean, sd in zip(block.names, block.mean, block.standard_deviation, strict=True):
+                ends = {"low": float(mean - width * sd), "high": float(mean + width * sd)}
+                rows.append({"name": name, "mean": float(mean), "sd": float(sd), **ends})
+        return rows
+
+    def sample(self, draws: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """Draws of each block, (draws, size), from its samples if any. No record is read: any seed is safe."""
+        rng = np.random.default_rng(seed)
+        if self.chains is not None:
+            every = {name: drawn.reshape(-1, drawn.shape[-1]) for name, drawn in self.chains.items()}
+            chosen = rng.integers(len(next(iter(every.values()))), size=draws)
+            return {name: drawn[chosen] for name, drawn in every.items()}
+        return {name: block.sample(rng, draws) for name, block in self.blocks.items()}
+
+    # --- Predictions of regressions ------------------------------------------------------------------------------
+
+    @property
+    def _link(self) -> Link | None:
+        """The link of a regression; None for other models."""
+        return LINKS.get(self.link)
+
+    @property
+    def _predictors(self) -> int:
+        """The number of linear predictors: one, or one for each class but the first."""
+        is_multiclass = self._link is not None and self._link.is_multiclass
+        return max(1, len(self.classes or ()) - 1) if is_multiclass else 1
+
+    def linear_predictor(self, features: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of intercept + x·θ at each row of `features` (without a column for the intercept)."""
+        if self._link is None or self._link.is_multiclass:
+            raise ValueError(
+                f"a {self.link or 'general'} model has no single linear predictor; use predict or families"
+            )
+        x = self._rows(features)
+        block = self.coefficients
+        if block.covariance.ndim == 1:
+            return x @ block.mean, np.sqrt(x**2 @ block.covariance)
+        return x @ block.mean, np.sqrt(np.maximum(0, np.sum((x @ block.covariance) * x, axis=1)))
+
+    def _rows(self, features: Any) -> np.ndarray:
+        x = np.asarray(features, float)
+        expected = len(self.coefficients.mean) // self._predictors
+        if x.ndim != 2 or x.shape[1] != expected - 1:
+            raise ValueError(f"features of shape {x.shape}; expected (rows, {expected - 1})")
+        scaling = self.details.get("range")
+        if scaling is not None:  # training moved values into this range; so does prediction
+            low, high = (
+                np.array([end if v is None else v for v in scaling[name]], float)
+                for name, end in (("low", -np.inf), ("high", np.inf))
+            )
+            x = np.clip(x, low, high)
+        return np.column_stack([np.ones(len(x)), x])
+
+    def predict(self, features: Any, *, method: str = "closed", draws: int = 2000, seed: int = 0) -> np.ndarray:
+        """The expected target at each row: a mean, P(y = 1), or (rows, classes) probabilities for several classes.
+
+        method: "closed" uses the link's formula (logistic: the probit approximation of MacKay 1992; probit, linear and
+        Poisson: exact); "sampling" averages over `draws` draws of the posterior. Several classes always use sampling.
+        """
+        if method not in ("closed", "sampling"):
+            raise ValueError(f"method={method!r}; expected 'closed' or 'sampling'")
+        if self._link is not None and self._link.is_multiclass:
+            return self._probabilities(features, draws, seed)
+        mean, sd = self.linear_predictor(features)
+        link = link_of(self.link)
+        if method == "closed":
+            return link.mean_of(mean, sd)
+        theta = self.sample(draws, seed)["coefficients"]
+        return link.inverse(self._rows(features) @ theta.T).mean(axis=1)
+
+    def predict_interval(self, features: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """The interval of the mean response (a probability, a rate, an expected value) at each row.
+
+        A single new outcome varies more: see `outcome_sd`.
+        """
+        mean, sd = self.linear_predictor(features)
+        width, link = _width(level), link_of(self.link)
+        return link.inverse(mean - width * sd), link.inverse(mean + width * sd)
+
+    def outcome_sd(self, features: Any) -> np.ndarray:
+        """The sd of one new outcome at each row, from the posterior and from outcomes around their mean."""
+        mean, sd = self.linear_predictor(features)
+        link = link_of(self.link)
+        if link.outcome_sd is None:
+            raise ValueError(
+                f"a {self.link} model has no closed standard deviation of an outcome; use posterior.sample"
+            )
+        return link.outcome_sd(link.mean_of(mean, sd), sd, self.noise_scale or 0.0)
+
+    def _probabilities(self, features: Any, draws: int, seed: int) -> np.ndarray:
+        """(rows, classes), by draws of the posterior, some rows at a time."""
+        x, link, free = self._rows(features), link_of(self.link), self._predictors
+        theta = self.sample(draws, seed)["coefficients"].reshape(draws, free, -1)
+        size = max(1, MOST_NUMBERS // (draws * (free + 1)))
+        found = [np.empty((0, free + 1))]
+        for start in range(0, len(x), size):
+            found.append(link.inverse(np.einsum("nd,skd->snk", x[start : start + size], theta)).mean(axis=0))
+        return np.concatenate(found)
+
+    # --- Other forms and files ---------------------------------------------------------------------------------------
+
+    def families(self) -> Any:
+        """The posterior as `tacit.families`, for the `predict` of a model."""
+        from tacit.families import DiagonalGaussian, FullGaussian
+
+        def family(block: Block) -> Any:
+            if block.covariance.ndim == 1:
+                return DiagonalGaussian.of(block.mean, block.standard_deviation)
+            return FullGaussian.of(block.mean, block.covariance)
+
+        found = {name: family(block) for name, block in self.blocks.items()}
+        return found["coefficients"] if set(found) == {"coefficients"} else found
+
+    def to_arviz(self, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any:
+        """Draws as ArviZ's InferenceData, with the statement among its attributes.
+
+        If the method samples, they are its chains, unchanged; draws, chains and seed are then ignored.
+        """
+        try:
+            import arviz
+        except ImportError:
+            raise ValueError("ArviZ is not installed; install tacit[arviz]") from None
+        found = {}
+        coords, dims = {}, {}
+        drawn = self.chains
+        if drawn is None:
+            flat = self.sample(draws * chains, seed)
+            drawn = {name: values.reshape(chains, draws, -1) for name, values in flat.items()}
+        for name, values in drawn.items():
+            found[name] = values
+            coords[f"{name}_name"] = list(self.blocks[name].names)
+            dims[name] = [f"{name}_name"]
+        data = arviz.from_dict(posterior=found, coords=coords, dims=dims)
+        data.attrs["tacit_statement"] = json.dumps(self.statement)
+        return data
+
+    def save(self, path: Path | str) -> None:
+        """Write the posterior as JSON: numbers and names, no code."""
+        blocks = {
+            name: {"names": list(b.names), "mean": b.mean.tolist(), "covariance": b.covariance.tolist()}
+            for name, b in self.blocks.items()
+        }
+        plain = {
+            "format": FORMAT,
+            "link": self.link,
+            "blocks": blocks,
+            "noise_scale": self.noise_scale,
+            "classes": None if self.classes is None else list(self.classes),
+            "statement": self.statement,
+            "statement_text": self.statement_text,
+            "plan": self.plan,
+            "details": self.details,
+        }
+        if self.chains is not None:
+            plain["chains"] = {name: values.tolist() for name, values in self.chains.items()}
+        durable.write(Path(path), json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Posterior":
+        """A posterior that `save` wrote; anything else is refused."""
+        expected = "expected a file that posterior.save or 'tacit fit' wrote"
+        try:
+            plain = json.loads(Path(path).read_text(encoding="utf-8"))
+            if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+                raise ValueError
+            blocks = {}
+            for name, block in plain["blocks"].items():
+                mean, covariance = (np.asarray(block[part], float) for part in ("mean", "covariance"))
+                size = len(block["names"])
+                if mean.shape != (size,) or covariance.shape not in ((size,), (size, size)):
+                    raise ValueError
+                blocks[name] = Block(tuple(map(str, block["names"])), mean, covariance)
+            classes = None if plain["classes"] is None else tuple(plain["classes"])
+            names = ("statement", "statement_text", "plan", "noise_scale")
+            statement, text, plan, noise_scale = (plain[name] for name in names)
+            chains = None
+            if plain.get("chains") is not None:
+                chains = {name: np.asarray(plain["chains"][name], float) for name in blocks}
+                if any(drawn.ndim != 3 or drawn.shape[2] != len(blocks[n].names) for n, drawn in chains.items()):
+                    raise ValueError
+            words = (statement, text, plan, noise_scale, classes, plain["details"], chains)
+            return cls(blocks, str(plain["link"]), *words)
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}; {expected}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{path} is not a saved posterior; {expected}") from None
+
+
+def _width(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level={level}; expected a probability between 0 and 1")
+    return float(stats.norm.ppf(0.5 + level / 2))
