@@ -1,4 +1,4 @@
-"""What `make docs` adds to mkdocs: pages from outside of docs/, commands, docstrings, lists, formulas.
+"""What `make docs` adds to mkdocs: pages from outside of docs/, commands, settings, docstrings, lists, formulas.
 
 Links in the pages are those of the repository, so that they work where it is browsed. A file outside of docs/ that some
 page links to becomes a page `repository/PATH` of the site, and links are turned to it.
@@ -23,6 +23,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 OUTSIDE = "repository"  # the folder of the site for files that are not under docs/
 COMMANDS = "api/commands.md"
+BAR = "\\|"  # a bar that is no end of a cell
 CHANGELOG, README = "CHANGELOG.md", "README.md"
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yml": "yaml", ".json": "json"}
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -31,6 +32,7 @@ _ITEM = re.compile(r" {0,3}([-*+]|1\.) ")
 _MENTION = re.compile(r"(?<!\]\()(?<![\[`/\w])docs/(\w+)\.md(?:, (\d+))?")
 _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
 _PICTURE = re.compile(r'(?<!">)(<img [^>]*src="([^":]+)"[^>]*>)')
+_SETTINGS = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
@@ -62,7 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links of the repository into links of the site, and make links of pages that are only mentioned."""
+    """Fill in tables of settings, turn links of the repository into links of the site, and link pages by name."""
     del config, files
     here = page.file.src_uri
 
@@ -74,7 +76,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{match[1]}{posixpath.relpath(_place(path), posixpath.dirname(here))}{mark}{anchor}{match[3]}"
 
     def change(text: str) -> str:
-        return _LINK.sub(turn, mentions(text, posixpath.dirname(here)))
+        return _LINK.sub(turn, mentions(_SETTINGS.sub(_settings_of, text), posixpath.dirname(here)))
 
     parts, last = [], 0
     for fence in _FENCE.finditer(markdown):
@@ -171,7 +173,7 @@ def commands() -> str:
     """All commands with what they take, from the command line itself."""
     import typer
 
-    from tacit.cli import app
+    from tacit.cli.app import app
 
     lines = ["# Commands", "Made from the command line itself: `tacit COMMAND --help` says the same."]
     lines += _command("tacit", typer.main.get_command(app))
@@ -188,10 +190,51 @@ def _command(name: str, command: Any) -> list[str]:
             continue
         is_argument = parameter.param_type_name == "argument"
         names = parameter.name.upper() if is_argument else ", ".join(parameter.opts)
-        about = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("$", "\\$")
+        about = (getattr(parameter, "help", None) or "").replace("|", BAR).replace("$", "\\$")
         rows.append(f"| `{names}` | {'must be given' if parameter.required else ''} | {about} |")
     table = "\n".join(["| | | what |", "| --- | --- | --- |", *rows])
     return [f"## {name}", command.help or "", *([table] if rows else [])]
+
+
+# --- Settings ----------------------------------------------------------------------------------------------------
+
+
+def _settings_of(match: re.Match[str]) -> str:
+    return settings(match[1])
+
+
+def settings(name: str) -> str:
+    """The table of a section of a study, site or tasks file, from its schema.
+
+    A page asks for it with the line `<!-- settings: NAME -->`. Settings of the plan are not in the table of the study.
+    """
+    from tacit.basics.schema import rows_of
+    from tacit.files import forms, task_file
+    from tacit.study.plan import Plan, VISettings
+
+    known = {
+        "study": forms.StudyForm,
+        "plan": Plan,
+        "[vi]": VISettings,
+        "[data]": forms.DataEntry,
+        "[[site]]": forms.SiteEntry,
+        "[test]": forms.TestEntry,
+        "site": forms.SiteForm,
+        "[limits]": forms.Limits,
+        "[shares]": forms.Shares,
+        "tasks": task_file.TasksFile,
+        "[[task]]": task_file.TaskEntry,
+    }
+    if name not in known:
+        raise PluginError(f"a page asks for the settings of {name!r}; expected one of {', '.join(known)}")
+    form, elsewhere = known[name], Plan.model_fields if name == "study" else {}
+    lines = ["| setting | default | meaning | expected |", "| --- | --- | --- | --- |"]
+    for field, default, *words in rows_of(form):
+        if field not in elsewhere:
+            shown = "must be given" if form.model_fields[field].is_required() else default and f"`{default}`"
+            meaning, expected = (text.replace("|", BAR) for text in words)
+            lines.append(f"| `{field}` | {shown} | {meaning} | {expected} |")
+    return "\n".join(lines)
 
 
 # --- Docstrings --------------------------------------------------------------------------------------------------
