@@ -8,6 +8,7 @@ the package itself is `index`.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -227,13 +228,18 @@ def row_of(module: str) -> str | None:
     return max((name for name in ROWS if is_within(module, (name,))), key=len, default=None)
 
 
-def imports(module: str, source: str) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(module: str, source: str) -> tuple[tuple[int, str], ...]:
     """(line, whole name) of every import, also those inside functions, for type checkers, and by name.
 
     By name: `importlib.import_module("...")`, and a string that names a module of another room, as "tacit.models.glm"
     or "tacit.models.glm:LogisticRegression", which something imports later.
     """
-    for node in ast.walk(ast.parse(source)):
+    return tuple(_imports(module, ast.parse(source)))
+
+
+def _imports(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -39,7 +39,9 @@ def subject(rate: float = 1.0, noise: float = 1.5, cls: Any = SubsampledGaussian
     return subjects.of_mechanism(cls(1.0, noise, rate), DELTA, steps, slots=10)
 
 
-@pytest.mark.parametrize(("rate", "noise", "steps"), [(1.0, 1.5, 2), (0.3, 1.0, 2), (0.05, 0.7, 10)])
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"), [(1.0, 1.5, 2), (0.3, 1.0, 2), pytest.param(0.05, 0.7, 10, marks=pytest.mark.slow)]
+)
 def test_the_mechanism_keeps_its_claim_at_several_rates_and_half_the_noise_does_not(rate, noise, steps):
     # False alarm of each audit: 0.1 %.
     sound, broken = (subject(rate, noise, cls, steps).audit(20_000, seed=1) for cls in (SubsampledGaussian, HalfNoise))

@@ -198,6 +198,7 @@ def test_slots_for_sites_hide_their_number():
     assert price_of(TIED, few) == price_of(TIED, many)
 
 
+@pytest.mark.slow
 def test_whole_sites_keep_their_claim_under_attack():
     # The canary is a whole site, all the way of a study. False alarm: 0.1 %.
     subject = studies.of_study(Plan("logistic", rounds=2, unit="site"), (2.0, 1e-5), records=4, columns=1)
@@ -217,6 +218,7 @@ def noise_of(reset: int | None, rounds: int, damping: float, sigma: float, seeds
     return np.asarray(path).std(axis=0).mean(axis=1) / (sigma * clip)
 
 
+@pytest.mark.slow
 def test_noise_of_tied_factors_is_stationary_and_of_algorithm_4_a_random_walk():
     # A deviation over 200 seeds and two coordinates is within 12 % of its expectation but in 1 of a thousand cases.
     rounds, damping = 24, 0.4

@@ -191,6 +191,7 @@ def tightened(levels, delta: float) -> float:
     return max(values)
 
 
+@pytest.mark.slow
 def test_a_spread_of_cases_is_tight():
     verified = [
         assert_tight(price, delta, [(sigma, rate, n)]) for sigma, rate, n, delta, price, _ in cases(8, 5) if n > 20

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import html5lib
@@ -16,8 +17,9 @@ from tests.report.studies import PLAN, sites, table
 
 from tacit.engines.coordinator import Answer
 from tacit.federated.messages import Broadcast
+from tacit.posterior.posterior import Posterior
 from tacit.privacy.statement import rounded_up
-from tacit.report import figures, findings, page, studied
+from tacit.report import figures, findings, forest, page, studied
 from tacit.report.findings import SHOWN, shown
 from tacit.study.coordinator import StudyResult, coordinate
 from tacit.study.local import LocalHost
@@ -273,6 +275,30 @@ def test_what_must_not_be_missed_is_red(done: Path, tmp_path: Path, which: str |
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_rows_of_coefficients_whose_interval_excludes_0_are_bold(done: Path) -> None:
+    rows = Posterior.load(done / "posterior.json").summary(json.loads((done / "result.json").read_text())["level"])
+    clear = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
+    text = (done / "report.html").read_text()
+    assert clear > 0
+    assert text.count('<tr class="clear">') == clear
+
+
+@pytest.mark.parametrize("name", ["x", "a column whose name is longer than that of most"])
+@pytest.mark.parametrize("count", [3, 90])
+def test_the_title_of_a_forest_is_within_the_figure(name: str, count: int) -> None:
+    """At the width of a report, with all that a title may say."""
+    rows = [{"name": f"{name}{j}", "mean": 0.1 * j, "low": 0.1 * j - 1, "high": 0.1 * j + 1} for j in range(count + 1)]
+    plan = {"method": "vi", "noise_multiplier": 1.0}
+    told = {"plan": plan, "details": {}, "classes": (0, 1), "link": "logistic", "summary": lambda level: rows}
+    axes = forest.axes_of(SimpleNamespace(**told), width=2.8, most=figures.MOST_ROWS)
+    drawn = axes.figure.canvas.get_renderer()
+    axes.figure.draw(drawn)
+    title, whole = axes.title.get_window_extent(drawn), axes.figure.bbox
+    assert whole.x0 <= title.x0
+    assert title.x1 <= whole.x1
+    assert title.y1 <= whole.y1
+
+
 def test_an_attack_is_one_on_the_site_where_it_reaches_most(done: Path, tmp_path: Path) -> None:
     """A site with a smaller ε at a larger δ can be the easier one to attack."""
 

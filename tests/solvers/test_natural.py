@@ -106,6 +106,7 @@ def covers(mean, covariance, exact, spread) -> bool:
     return bool(np.all((ratio > 0.5) & (ratio < 1.3)))
 
 
+@pytest.mark.slow
 def test_the_covariance_knows_of_the_noise():
     mechanism, curvature = SubsampledGaussian(3.0, 10.0), SubsampledGaussian(1.0, 10.0)
     assert covers(*fits(NaturalVI(curvature, (8, 8)), mechanism))

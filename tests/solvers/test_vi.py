@@ -234,6 +234,7 @@ def test_garbage_and_much_noise_leave_a_proper_posterior(path):
     assert release.seeded
 
 
+@pytest.mark.slow
 def test_more_budget_brings_the_posterior_closer():
     """KL to the posterior without noise at ε = 0.5 and 20, mean of 5 seeds."""
     model = LogisticRegression(DiagonalGaussian.standard(DIMENSION))

@@ -1,5 +1,6 @@
 """The command line: `tacit COMMAND`. A refusal is one sentence on standard error and exit code 2."""
 
+import re
 import sys
 from typing import Annotated
 
@@ -70,6 +71,10 @@ app.add_typer(ledger, name="ledger")
 app.add_typer(policies, name="policy")
 
 
+# What the command line library says of text in a number.
+_NUMBERS = re.compile(r"Input should be a valid (?:integer|number), unable to parse string as an? (integer|number)")
+
+
 def _usage(error: Exception, arguments: list[str]) -> str:
     """The command line library's usage errors (wrong options and the like) in one line; others are raised again."""
     if not hasattr(error, "format_message"):
@@ -80,8 +85,12 @@ def _usage(error: Exception, arguments: list[str]) -> str:
     for option in getattr(getattr(error, "param", None), "opts", []):
         if option in arguments[:-1]:  # the library's message leaves out the given value
             value = arguments[len(arguments) - arguments[::-1].index(option)]
-            words = f"{option}={value!r} is not valid: {words.partition(': ')[2]}"
-    return f"tacit: {' '.join(words.split()).rstrip('.')}. See 'tacit --help'."
+            words = _NUMBERS.sub(r"expected a \1", words.partition(": ")[2])
+            words = f"{option}={value!r} is not valid: {words}"
+    context = getattr(error, "ctx", None)
+    command = " ".join(["tacit", *(context.command_path.split()[1:] if context is not None else [])])
+    ending = "" if words.endswith("?") else "."
+    return f"tacit: {' '.join(words.split()).rstrip('.')}{ending} See '{command} --help'."
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -107,7 +107,8 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
         grid.add_row(*row)
     console.print(grid)
     spent = [row["spent"] for row in result["sites"]]
-    words = f"Each site spent ε = {min(spent):.4f} to {max(spent):.4f} of its {EPSILON:g}, by its own ledger"
+    ends = list(dict.fromkeys(page.rounded_up(end) for end in (min(spent), max(spent))))
+    words = f"Each site spent ε = {' to '.join(ends)} of its {EPSILON:g}, by its own ledger"
     console.print(f"{words} (δ = {DELTA:g}; {out}/sites).", highlight=False)
     console.print(f"Written to {out}: {', '.join(result['files'])}. Open report.html.", highlight=False)
     if result["randomness"] == "seeded":

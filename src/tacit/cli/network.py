@@ -177,14 +177,24 @@ def status(
     elif "failed" not in found and not serving.is_served(out):
         title += "; no coordinator is running: run 'tacit serve' again to resume"
     table = Table(title=Text(title), caption=Text(found.get("failed") or f"as of {found['time']}"))
-    heads = ("site", "state", "updates", "ε of this study", "ε of its ledger", "last heard (UTC)", "")
+    heads = ["site", "state", "updates", "ε of this study", "ε of its ledger", "last heard (UTC)"]
+    heads += ["reason"] * any(row["reason"] for row in found["sites"].values())
     for j, name in enumerate(heads):
         table.add_column(name, justify="right" if j in (2, 3, 4) else "left", overflow="fold")
     for name, row in found["sites"].items():
         own, whole = _spent_of(row["spent"], row["epsilon"]), _spent_of(row.get("ledger_spent"), row.get("budget"))
-        cells = (name, row["state"], str(row["updates"]), own, whole, row["heard"] or "never", row["reason"])
-        table.add_row(*map(Text, cells))
+        heard = _heard(row["heard"], found["time"])
+        cells = (name, row["state"], str(row["updates"]), own, whole, heard, row["reason"])
+        table.add_row(*map(Text, cells[: len(heads)]))
     Console().print(table)
+
+
+def _heard(time: str | None, now: str) -> str:
+    """When a site was last heard, without the day if it is today."""
+    if time is None:
+        return "never"
+    day, _, clock = time.partition("T")
+    return clock[:8] if now.startswith(day) else f"{day} {clock[:8]}"
 
 
 def _spent_of(spent: float | None, budget: float | None) -> str:

@@ -31,7 +31,10 @@ def predict(
     posterior = Posterior.load(fitted / "posterior.json" if fitted.is_dir() else fitted)
     schema = posterior.details.get("schema")
     if not schema:
-        raise ValueError(f"{fitted} does not say how columns were encoded; use posterior.predict in Python")
+        raise ValueError(
+            f"{fitted} does not say how columns were encoded; expected the folder of a `tacit fit`, or use "
+            "Posterior.predict in Python"
+        )
     listed = {kind["name"]: kind["categories"] for kind in schema["columns"] if kind["kind"] == "category"}
     features = encode(read_frame(data, listed), schema)
     found = posterior.predict(features)

@@ -197,7 +197,7 @@ class Ledger:
         path = Path(path).absolute()
         if not os.path.isfile(path):  # pathlib's version raises for a name that is too long
             what = "is not a file" if os.path.exists(path) else "does not exist"
-            raise ValueError(f"path={path} {what}; expected a ledger made by Ledger.create")
+            raise ValueError(f"path={path} {what}; expected a ledger made by `tacit ledger create`")
         with connected(path, timeout) as connection:
             _, data_set, epsilon, delta, unit, adjacency, accountant, created, genesis = genesis_of(path, connection)
             budget = _raised(connection) or epsilon

@@ -107,14 +107,14 @@ def connected(path: Path, timeout: float, new: bool = False) -> Iterator[sqlite3
         kind = Unwritable if _is_passing(error, path) else ValueError
         raise kind(f"path={path}: {_in_words(error, timeout)}") from None
     except UnicodeDecodeError:  # SQLite's own words, with bytes of the file in them
-        raise ValueError(f"path={path}: {_DAMAGED}; expected one made by Ledger.create") from None
+        raise ValueError(f"path={path}: {_DAMAGED}; expected one made by `tacit ledger create`") from None
 
 
 def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
     if connection.execute("PRAGMA page_count").fetchone() == (0,):
         raise ValueError(f"path={path} is empty, not a ledger; if its creation was interrupted, delete and create it")
     if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION,):
-        raise ValueError(f"path={path} is not a ledger; expected one made by Ledger.create")
+        raise ValueError(f"path={path} is not a ledger; expected one made by `tacit ledger create`")
     found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
     if found != set(SCHEMA):
         raise BrokenLedger(f"path={path} has other tables or triggers than a ledger; go back to a sound copy")
@@ -145,9 +145,9 @@ def _in_words(error: sqlite3.Error, timeout: float) -> str:
     if name.startswith("SQLITE_CANTOPEN"):
         return "the ledger cannot be opened; make the file and its folder writable to the site's user"
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return f"{_DAMAGED} ({_plain(error)}); expected one made by Ledger.create"
+        return f"{_DAMAGED} ({_plain(error)}); expected one made by `tacit ledger create`"
     if str(error).startswith("Could not decode"):  # Python quotes the bytes, which must not be shown
-        return f"{_DAMAGED}; expected one made by Ledger.create"
+        return f"{_DAMAGED}; expected one made by `tacit ledger create`"
     return f"{_plain(error)}; read no record before a charge succeeds"
 
 

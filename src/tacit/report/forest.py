@@ -69,9 +69,9 @@ def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: f
     names = [label(row) for row in rows]
     title = f"Coefficients and {100 * level:g} % intervals\nblue: away from 0"
     if left_out:
-        title += f"; {left_out} near 0 are left out"
+        title += f"\n{left_out} near 0 are left out"
     if lacks_noise(posterior):
-        title += "\nintervals leave out the privacy noise"
+        title += "\nintervals without privacy noise"
     width += 0.075 * max(map(len, names), default=0)  # room for the longest name
     axes = figure(title, link_of(posterior.link).effect, "", width=width, height=1.3 + 0.19 * len(rows))
     for is_clear, colour in ((False, "0.55"), (True, COLOURS[0])):
