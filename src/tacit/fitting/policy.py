@@ -159,7 +159,7 @@ class Policy:
 
     @property
     def words(self) -> str:
-        """Who made the policy and on what, for a statement; cut short, because a file may say anything."""
+        """The maker of the policy and its tasks, for a statement; cut short, because a file may say anything."""
         kinds = self.made.get("kinds")
         tasks = {str(kind.get("tasks")) for kind in kinds.values()} if isinstance(kinds, dict) else set()
         said = f"by {self.made.get('by', 'hand')}, on {', '.join(sorted(tasks)) or 'tasks that it does not name'}"
