@@ -43,18 +43,18 @@ FLOORS: tuple[tuple[str, tuple[Room, ...]], ...] = (
             Room(
                 "estimators",
                 "Regressions as in scikit-learn.",
-                "fitting posterior.posterior privacy.events tables.standardising",
+                "posterior.posterior privacy.events study tables.standardising",
             ),
             Room(
                 "tacit_reproduce",
                 "Figures of the sources, run again.",
-                "data engines families federated fitting.policy index models planning.learning posterior.diagnostics "
+                "data engines families federated index models planning posterior.diagnostics "
                 "privacy report.progress report.style solvers study tables",
             ),
             Room(
                 "cli",
                 "The commands, a file for each.",
-                "audit data families federated.secure_terms files fitting index links models network planning "
+                "audit data families federated.secure_terms files index links models network planning "
                 "posterior.posterior privacy report solvers study tables",
             ),
         ),
@@ -65,20 +65,20 @@ FLOORS: tuple[tuple[str, tuple[Room, ...]], ...] = (
             Room(
                 "audit",
                 "Attacks on tacit's claims; lower bounds on ε.",
-                "engines families federated.held_out federated.simulated files.study_file fitting.prepare privacy "
-                "study.plan study.program study.setup study.sites tables.table",
+                "engines families federated.algorithm federated.held_out federated.simulated files.study_file privacy "
+                "study.phases study.plan study.setup study.sites tables.scaling tables.table",
             ),
             Room(
                 "planning",
                 "What a budget buys; learned policies.",
-                "data.simulated files.task_file fitting index links privacy.accounting privacy.checks "
-                "privacy.mechanism privacy.randomness study.plan study.program tables.standardising",
+                "data.simulated federated.secure_terms federated.simulated files.task_file index links privacy study "
+                "tables",
             ),
             Room(
                 "report",
                 "Pages and figures, made of released values.",
-                "audit.runs fitting.charging index links planning.forecast posterior.posterior privacy.accounting "
-                "privacy.statement study.coordinator study.host",
+                "audit.runs index links planning.forecast posterior.posterior privacy.accounting "
+                "privacy.statement study.coordinator study.host study.statements",
             ),
             Room(
                 "network",
@@ -91,19 +91,14 @@ FLOORS: tuple[tuple[str, tuple[Room, ...]], ...] = (
         "One site, many sites",
         (
             Room(
-                "fitting",
-                "One site in one call.",
-                "data.datasets families federated.responder links posterior.posterior privacy solvers tables",
-            ),
-            Room(
                 "study",
-                "Many sites in one call.",
-                "engines families federated fitting.policy links posterior privacy solvers tables",
+                "One site or many, in one call.",
+                "engines families federated links posterior privacy solvers tables",
             ),
             Room(
                 "files",
                 "Files that users write.",
-                "data fitting.charging links privacy.events privacy.ledger study.plan study.program study.sites tables",
+                "data links privacy.events privacy.filters privacy.ledger study tables",
             ),
         ),
     ),
@@ -146,7 +141,7 @@ FLOORS: tuple[tuple[str, tuple[Room, ...]], ...] = (
 # Rows of their own for modules, in place of their room's: what is here, and nothing else.
 FINER: dict[str, str] = {
     # Public names, which are imported at their first use.
-    INDEX: "audit basics.lazy data estimators families fitting links models posterior privacy solvers study tables",
+    INDEX: "audit basics.lazy data estimators families links models posterior privacy solvers study tables",
     "__main__": "cli.app",
     # The parts of the theorem do not know each other; `mechanism` couples them.
     "privacy.events privacy.ledger_file privacy.losses privacy.randomness": "",
@@ -163,19 +158,21 @@ FINER: dict[str, str] = {
     "posterior.diagnostics": "basics.trees families",
     # Of tables, `scaling` alone reads records, and `standardising` alone knows models and posteriors.
     "tables.scaling": "privacy.clipping privacy.mechanism privacy.released",
-    "tables.standardising": "basics.plain families links posterior.posterior tables.scaling tables.table",
+    "tables.standardising": "basics.plain families links posterior.posterior posterior.site_effects tables.scaling "
+    "tables.table",
     # What moves, and the protocol of secure sums, know nothing of methods.
     "federated.algorithm": "basics.trees privacy.mechanism privacy.released",
     "federated.messages": "basics.trees families privacy.events",
     "federated.secure_sum": "",
     "engines.schedule": "",
-    "study.plan": "basics links",
+    "study.plan": "basics links study.own_models study.policy",
     # The channel carries bytes: it knows no study, no message and no number.
     "network.certificates": "",
     "network.channel": "network.certificates",
     # A report is made of released values: nothing that could read a record, a store or a ledger is in reach.
-    "report.figures report.findings report.forest report.page report.style": "basics.durable basics.methods links "
-    "posterior.posterior privacy.statement report.figures report.findings report.forest report.style",
+    "report.figures report.findings report.forest report.page report.site_effects report.style": "basics.durable "
+    "basics.methods links posterior.posterior privacy.statement report.figures report.findings report.forest "
+    "report.site_effects report.style",
     "cli.options": "links privacy.accountants tacit_reproduce",
     "cli.reproduce": "cli tacit_reproduce",
 }
@@ -300,7 +297,7 @@ def sizes() -> dict[str, tuple[int, int]]:
 RECORD = (
     ("tables.files", "read_frame", "a row of a file"),
     ("tables.table", "Table", "numbers, by public facts alone"),
-    ("fitting.charging", "charge", "the price, before records are read"),
+    ("study.charging", "ready", "can the ledger pay for it all?"),
     ("privacy.mechanism", "Access", "the only way to records"),
     ("privacy.mechanism", "SubsampledGaussian", "clips, adds noise"),
     ("privacy.released", "Released", "a sum with its receipt"),

@@ -23,6 +23,7 @@ test of it), and cannot be compared. Here every slot is always chosen, so that c
 and nothing that was compiled for it is ever run elsewhere.
 """
 
+import itertools
 import json
 import math
 import re
@@ -38,10 +39,10 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jax import Array
 from jax.experimental import io_callback
 
-from tacit.fitting import plan
 from tacit.privacy.events import Composed, Event, Repeated
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.mechanism import SubsampledGaussian
@@ -169,7 +170,6 @@ def listening() -> Iterator[Tape]:
         with (
             mock.patch.object(releases, "SubsampledGaussian", Heard),
             mock.patch.object(releases, "SharedGaussian", HeardShared),
-            mock.patch.object(plan, "SubsampledGaussian", Heard),
         ):
             yield _tape
     finally:
@@ -329,3 +329,72 @@ def without(path: Path, gone: set[int], to: Path) -> Path:
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text("\n".join([head, *kept]) + "\n")
     return to
+
+
+ROWS, ODD, ODD_LEAST = 24, 10, 9.5  # the least of what is in "a" of that record alone
+counted = itertools.count()
+
+
+def frame(seed: int, order: str = "random") -> pd.DataFrame:
+    """Records with a target for each model. copies: every third record is the first one again.
+
+    Record `ODD` alone has a fraction in "code", a category "z" in "b" and the largest number in "a": without it, pandas
+    takes a column for another, and what is read off the data is something else.
+    """
+    rng = np.random.default_rng(seed)
+    found = pd.DataFrame(
+        {
+            "a": rng.uniform(0, 9.5, ROWS).round(3),
+            "b": rng.choice(["x", "y"], ROWS),
+            "who": rng.integers(0, 9, ROWS),
+            "two": rng.integers(0, 2, ROWS),
+            "number": rng.normal(size=ROWS).round(3),
+            "count": rng.poisson(2, ROWS),
+            "class": rng.choice(["p", "q", "r"], ROWS),
+            "code": np.arange(ROWS, dtype=object),
+        }
+    )
+    found.loc[ODD, ["a", "b", "code"]] = [9.9, "z", 0.5]
+    assert np.flatnonzero(found["a"] > ODD_LEAST).tolist() == [ODD]
+    if order == "sorted":
+        return found.sort_values(["two", "a"])
+    if order == "copies":
+        found.iloc[::3] = found.iloc[0]
+    return found
+
+
+class Files:
+    """A front's file in each order, its first run on each, and neighbours of it."""
+
+    def __init__(self, folder: Path, front: Callable[[Path], Any], sites: int = 0) -> None:
+        self.folder, self.front, self.sites = folder, front, sites
+        self._listened: dict[str, Listened] = {}
+
+    def base(self, order: str) -> Path:
+        """The file; of several sites, the folder of their files."""
+        if not self.sites:
+            return self.folder / order / "records.csv"
+        return self.folder / order
+
+    def listened(self, order: str) -> Listened:
+        if order not in self._listened:
+            if self.sites:
+                for site in range(self.sites):
+                    write(self.base(order) / f"s{site}.csv", frame(site, order))
+            else:
+                write(self.base(order), frame(0, order))
+            self._listened[order] = listened(self.front, self.base(order))
+        return self._listened[order]
+
+    def forget(self) -> None:
+        """Begin with a first run again, such as after the code was changed."""
+        self._listened.clear()
+
+    def without(self, order: str, gone: set[int], site: int = 0) -> Path:
+        """The file (of a site) without these rows, and the files of all others as they are."""
+        to, base = self.folder / f"neighbour-{next(counted)}", self.base(order)
+        if not self.sites:
+            return without(base, gone, to / "records.csv")
+        for other in range(self.sites):
+            without(base / f"s{other}.csv", gone if other == site else set(), to / f"s{other}.csv")
+        return to

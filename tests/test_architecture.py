@@ -153,8 +153,9 @@ def test_every_module_imports_only_what_its_row_names():
         ("engines.local", "from tacit.privacy.ledger import Ledger"),
         ("engines.local", "from tacit.federated.responder import Responder"),
         ("engines.coordinator", "from tacit.federated.pvi import PVI"),
-        ("fitting.front", "from tacit.study.plan import Plan"),
-        ("fitting.front", "from tacit.network.channel import Post"),
+        ("study.plan", "from tacit.study.setup import Setup"),
+        ("study.front", "from tacit.network.channel import Post"),
+        ("study.front", "from tacit.data import adult"),
         ("study.coordinator", "from tacit.network.remote import Remote"),
         ("study.coordinator", "from tacit.files.study_file import StudyFile"),
         ("network.channel", "from tacit.federated.messages import decode"),
@@ -378,9 +379,6 @@ READERS = (
     "federated.responder",
     "federated.simulated",
     "federated.tied",
-    "fitting.front",
-    "fitting.program",
-    "audit.attacks",
     "audit.canaries",
     "audit.runs",
     "cli.doctor_checks",
@@ -412,7 +410,7 @@ def readings_of_value(module: str, source: str) -> list[str]:
     return [f"{module}:{line} reads a released value" for line in found]
 
 
-def test_a_released_value_is_read_only_by_privacy_the_site_the_single_site_front_and_who_looks_at_public_records():
+def test_a_released_value_is_read_only_by_privacy_the_site_and_who_looks_at_public_records():
     assert breaches(readings_of_value) == []
 
 
@@ -439,11 +437,12 @@ def test_a_reading_of_a_released_value_is_reported(source):
         "federated.pvi",
         "engines.local",
         "study.coordinator",
+        "study.front",
         "cli.fit",
         "network.remote",
     ):
         assert len(readings_of_value(module, source)) == 1
-    for module in ("privacy.released", "federated.responder", "fitting.front"):
+    for module in ("privacy.released", "federated.responder"):
         assert readings_of_value(module, source) == []
 
 
@@ -572,8 +571,8 @@ def test_no_two_classes_or_types_share_a_name():
 
 
 def test_a_name_of_two_things_is_reported():
-    two = {"study.plan": "class Plan: ...", "fitting.plan": "Plan = dict[str, int]"}
-    assert names_of_two_things(two) == ["Plan is defined in study.plan, fitting.plan"]
+    two = {"study.plan": "class Plan: ...", "planning.plan": "Plan = dict[str, int]"}
+    assert names_of_two_things(two) == ["Plan is defined in study.plan, planning.plan"]
     assert names_of_two_things({"a": "class _State: ...\nJob = TypeVar('Job')", "b": "class _State: ..."}) == []
 
 

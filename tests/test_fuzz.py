@@ -39,6 +39,7 @@ from tacit.privacy import events, ledger, ledger_file
 from tacit.privacy.events import Event, Gaussian, Laplace, NonPrivate, PoissonSampled, Repeated, TruncatedPoissonSampled
 from tacit.privacy.ledger import AlreadyCharged, BudgetExceeded, Ledger
 from tacit.privacy.ledger_file import BrokenLedger
+from tacit.study.program import Program
 from tacit.tables.facts import Facts
 from tacit.tables.files import read_frame
 from tacit.tables.table import Table
@@ -351,7 +352,7 @@ def check_study(path: Path, read: Any = read_study) -> bool:
         assert str(study).startswith(f"study={path}"), study
         return False
     assert isinstance(study, StudyFile)
-    assert study.plan.rounds >= 1
+    assert Program(study.plan).rounds >= 1
     if study.settings.data is None or study.settings.data.dataset is None:  # the embedded ones take a second
         for sites in (outcome(study.gather, shown=path.read_bytes()), outcome(study.outline, shown=path.read_bytes())):
             assert isinstance(sites, ValueError) or len(sites[0]) >= 1

@@ -7,7 +7,6 @@ this is for (records that cross between training and test, draws by a site's pla
 import functools
 import hashlib
 import io
-import itertools
 import os
 import tempfile
 from collections.abc import Callable
@@ -25,7 +24,22 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.neighbours import Heard, Listened, Seen, charged, files, flat, listened, without, write
+from tests.neighbours import (
+    ODD,
+    ODD_LEAST,
+    ROWS,
+    Files,
+    Heard,
+    Seen,
+    charged,
+    counted,
+    files,
+    flat,
+    frame,
+    listened,
+    without,
+    write,
+)
 
 import tacit
 from tacit.cli.app import main
@@ -34,7 +48,7 @@ from tacit.families import DiagonalGaussian
 from tacit.federated.pvi import PVI
 from tacit.federated.tied import Whole, of_sites
 from tacit.files.study_file import read_study
-from tacit.models import GaussianMixture, LogisticRegression
+from tacit.models import GaussianMixture, LogisticRegression, from_numpyro
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.clipping import per_record
 from tacit.privacy.events import from_dict
@@ -43,6 +57,7 @@ from tacit.privacy.sampling import PoissonSampler
 from tacit.solvers import VI
 from tacit.study.coordinator import StudyResult
 from tacit.study.front import federate
+from tacit.study.plan import VISettings
 from tacit.study.setup import Setup
 from tacit.study.sites import Site
 from tacit.tables.facts import Facts
@@ -50,74 +65,8 @@ from tacit.tables.files import read_frame
 from tacit.tables.table import Table
 
 pytestmark = pytest.mark.xdist_group("neighbours")  # in one process: fronts are compiled once
-ROWS, SEED, ODD, ODD_LEAST = 24, 1, 10, 9.5  # the least of what is in "a" of that record alone
+SEED = 1
 ORDERS = ("random", "sorted", "copies")
-counted = itertools.count()
-
-
-def frame(seed: int, order: str = "random") -> pd.DataFrame:
-    """Records with a target for each model. copies: every third record is the first one again.
-
-    Record `ODD` alone has a fraction in "code", a category "z" in "b" and the largest number in "a": without it, pandas
-    takes a column for another, and what is read off the data is something else.
-    """
-    rng = np.random.default_rng(seed)
-    found = pd.DataFrame(
-        {
-            "a": rng.uniform(0, 9.5, ROWS).round(3),
-            "b": rng.choice(["x", "y"], ROWS),
-            "who": rng.integers(0, 9, ROWS),
-            "two": rng.integers(0, 2, ROWS),
-            "number": rng.normal(size=ROWS).round(3),
-            "count": rng.poisson(2, ROWS),
-            "class": rng.choice(["p", "q", "r"], ROWS),
-            "code": np.arange(ROWS, dtype=object),
-        }
-    )
-    found.loc[ODD, ["a", "b", "code"]] = [9.9, "z", 0.5]
-    assert np.flatnonzero(found["a"] > ODD_LEAST).tolist() == [ODD]
-    if order == "sorted":
-        return found.sort_values(["two", "a"])
-    if order == "copies":
-        found.iloc[::3] = found.iloc[0]
-    return found
-
-
-class Files:
-    """A front's file in each order, its first run on each, and neighbours of it."""
-
-    def __init__(self, folder: Path, front: Callable[[Path], Any], sites: int = 0) -> None:
-        self.folder, self.front, self.sites = folder, front, sites
-        self._listened: dict[str, Listened] = {}
-
-    def base(self, order: str) -> Path:
-        """The file; of several sites, the folder of their files."""
-        if not self.sites:
-            return self.folder / order / "records.csv"
-        return self.folder / order
-
-    def listened(self, order: str) -> Listened:
-        if order not in self._listened:
-            if self.sites:
-                for site in range(self.sites):
-                    write(self.base(order) / f"s{site}.csv", frame(site, order))
-            else:
-                write(self.base(order), frame(0, order))
-            self._listened[order] = listened(self.front, self.base(order))
-        return self._listened[order]
-
-    def forget(self) -> None:
-        """Begin with a first run again, such as after the code was changed."""
-        self._listened.clear()
-
-    def without(self, order: str, gone: set[int], site: int = 0) -> Path:
-        """The file (of a site) without these rows, and the files of all others as they are."""
-        to, base = self.folder / f"neighbour-{next(counted)}", self.base(order)
-        if not self.sites:
-            return without(base, gone, to / "records.csv")
-        for other in range(self.sites):
-            without(base / f"s{other}.csv", gone if other == site else set(), to / f"s{other}.csv")
-        return to
 
 
 # --- One site ----------------------------------------------------------------------------------------------------
@@ -127,15 +76,19 @@ TARGETS = {"logistic": "two", "probit": "two", "linear": "number", "poisson": "c
 PEOPLE = 9
 
 
-def fitted(path: Path, model: str = "logistic", bounds: bool = False, unit: str | None = None, **given: Any) -> Seen:
-    """`tacit.fit` on a file."""
+def table_of(path: Path, model: str, bounds: bool, person: str | None = None) -> Table:
+    """A file as a table, with or without public bounds of its numbers."""
     target = TARGETS[model]
     limits = {"a": (0.0, 10.0), "number": (-5.0, 5.0), "count": (0.0, 9.0)}
     limits = {name: pair for name, pair in limits.items() if name in ("a", target)}
     facts = Facts(limits if bounds else {}, CATEGORIES, ("p", "q", "r") if model == "softmax" else None)
-    read = read_frame(path, facts.listed(target) | ({} if unit is None else {unit: ()}))
-    table = Table.of_frame(read, target, model, unit=unit, columns=["a", "b"], facts=facts)
-    slots = ROWS if unit is None else PEOPLE + 1
+    read = read_frame(path, facts.listed(target) | ({} if person is None else {person: ()}))
+    return Table.of_frame(read, target, model, unit=person, columns=["a", "b"], facts=facts)
+
+
+def fitted(path: Path, model: str = "logistic", bounds: bool = False, person: str | None = None, **given: Any) -> Seen:
+    """`tacit.fit` on a file."""
+    table, slots = table_of(path, model, bounds, person), ROWS if person is None else PEOPLE + 1
     return found(tacit.fit(model, table, 2.0, 1e-4, slots=slots, insecure_seed=SEED, **given))
 
 
@@ -146,18 +99,46 @@ def found(posterior: Posterior, *more: Any) -> Seen:
         return Seen.of([posterior, files(Path(folder)), *more], [from_dict(posterior.statement["event"])])
 
 
-def mixed(path: Path, **given: Any) -> Seen:
-    """A model of one's own on a file."""
-    records = (read_frame(path)[["a", "number"]].to_numpy() / 10).astype(np.float32)
-    return found(tacit.fit(GaussianMixture(2, 2), records, 2.0, 1e-4, slots=ROWS, steps=3, insecure_seed=SEED, **given))
+@functools.cache
+def written() -> Any:
+    """A model written in NumPyro: a slope of 0 or 1 on a number."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    def model(x: Any, y: Any) -> None:
+        slope, start = (numpyro.sample(name, dist.Normal(0.0, 2.0)) for name in ("slope", "start"))
+        with numpyro.plate("records", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=start + slope * x), obs=y)
+
+    return from_numpyro(model, (jnp.array([0.0, 0.5]), jnp.array([0, 1])))
 
 
-def plain(path: Path) -> Seen:
-    """The same of a regression that is a model of one's own."""
+def numbers(path: Path) -> Any:
+    return (read_frame(path)[["a", "number"]].to_numpy() / 10).astype(np.float32)
+
+
+def pairs(path: Path) -> Any:
     read = read_frame(path)
-    x = np.column_stack([np.ones(len(read)), read["a"].to_numpy() / 10]).astype(np.float32)
-    records, model = (x, read["two"].to_numpy(np.float32)), LogisticRegression(DiagonalGaussian.standard(2))
-    return found(tacit.fit(model, records, 2.0, 1e-4, slots=ROWS, insecure_seed=SEED))
+    return (read["a"].to_numpy() / 10).astype(np.float32), read["two"].to_numpy(np.int32)
+
+
+def with_ones(path: Path) -> Any:
+    x, y = pairs(path)
+    return np.column_stack([np.ones(len(x), np.float32), x]), y.astype(np.float32)
+
+
+# Models of one's own: the model, and how its records are read from a file.
+OWN: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
+    "mixture": (lambda: GaussianMixture(2, 2), numbers),
+    "numpyro": (written, pairs),
+    "regression": (lambda: LogisticRegression(DiagonalGaussian.standard(2)), with_ones),
+}
+
+
+def own(path: Path, model: str = "mixture", **given: Any) -> Seen:
+    """`tacit.fit` of a model of one's own on a file."""
+    make, read = OWN[model]
+    return found(tacit.fit(make(), read(path), 2.0, 1e-4, slots=ROWS, insecure_seed=SEED, **given))
 
 
 def commanded(path: Path) -> Seen:
@@ -196,13 +177,17 @@ FITS: dict[str, Callable[[Path], Seen]] = {
     "linear, with bounds": fits(model="linear", bounds=True),
     "softmax, adaptive": fits(model="softmax", bounds=True, clip="adaptive", steps=3),
     "poisson by sgld": fits(model="poisson", **SHORT),
-    "a mixture": mixed,
+    "linear, with ranges that are paid": fits(model="linear", rounds=3),
+    "scores that are paid": fits(rounds=2, evaluation=0.2),
+    "a mixture": functools.partial(own, steps=3),
+    "a NumPyro model": functools.partial(own, model="numpyro", steps=3),
     "an estimator": estimated,
 }
 SLOW_FITS: dict[str, Callable[[Path], Seen]] = {
-    "a mixture, adaptive": functools.partial(mixed, clip="adaptive"),
-    "a mixture by sgld": functools.partial(mixed, method="sgld"),
-    "a logistic model of one's own": plain,
+    "a mixture, adaptive": functools.partial(own, clip="adaptive", steps=3),
+    "a mixture by sgld": functools.partial(own, method="sgld", steps=3),
+    "a mixture by ep": functools.partial(own, method="ep", steps=3),
+    "a logistic model of one's own": functools.partial(own, model="regression"),
     "scales by bounds": fits(bounds=True, scaling="bounds"),
     "probit, adaptive": fits(model="probit", clip="adaptive", steps=3),
     "samples, by Adam": fits(bounds=True, steps=3, sampling_rate=0.5, learning_rate=0.02),
@@ -228,7 +213,10 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Files]:
     def made(name: str) -> Files:
         if name in EVERY_FIT:
             return Files(tmp_path_factory.mktemp("fit"), EVERY_FIT[name])
-        front = WRAPPED.get(name, lambda front: front)(studied(**EVERY_STUDY[name]))
+        if name in EVERY_PYTHON:
+            front = functools.partial(together, **EVERY_PYTHON[name])
+        else:
+            front = WRAPPED.get(name, lambda front: front)(studied(**EVERY_STUDY[name]))
         return Files(tmp_path_factory.mktemp("study"), front, sites=SITES)
 
     return made
@@ -262,7 +250,7 @@ def test_a_row_less_changes_nothing_that_the_command_line_gives_out(tmp_path):
 @pytest.mark.parametrize("settings", [{}, pytest.param({"method": "ep", "model": "linear"}, marks=pytest.mark.slow)])
 def test_a_person_less_with_all_records_moves_every_sum_by_at_most_its_clip(tmp_path, settings):
     """Of whom some have more records than are used; their places in the file are between those of others."""
-    files = Files(tmp_path, fits(unit="who", most_records=2, **settings))
+    files = Files(tmp_path, fits(person="who", most_records=2, **settings))
     first = files.listened("random")
     who = frame(0)["who"].to_numpy()
     assert np.bincount(who).max() > 2
@@ -278,18 +266,16 @@ name = "neighbours"
 epsilon = 2.0
 delta = 1e-4
 columns = ["a", "b"]
-[facts.bounds]
-a = [0, 10]
-number = [-5, 5]
-[facts.categories]
-b = ["x", "y", "z"]
 """
+LIMITS = {"a": [0, 10], "number": [-5, 5], "count": [0, 9]}
 
 
 def study_file(folder: Path, **given: Any) -> Path:
     given = {"model": "logistic", **given}
     target = TARGETS[given["model"]]
-    form = FORM if target == "number" else FORM.replace("number = [-5, 5]\n", "")
+    limits = [f"{name} = {ends}" for name, ends in LIMITS.items() if name in ("a", target)]
+    facts = ["[facts]", *(['classes = ["p", "q", "r"]'] if target == "class" else [])]
+    form = "\n".join([FORM, *facts, "[facts.bounds]", *limits, "[facts.categories]", 'b = ["x", "y", "z"]'])
     lines = [f'target = "{target}"'] + [f"{name} = {_toml(value)}" for name, value in given.items() if name != "vi"]
     tables = [f'[[site]]\nname = "s{site}"\nfile = "s{site}.csv"\nslots = {ROWS}' for site in range(SITES)]
     if "vi" in given:
@@ -317,6 +303,14 @@ def studied(change: Change | None = None, **given: Any) -> Callable[[Path], Seen
         return seen_of(federate(study.plan, sites, out=out, insecure_seed=SEED), out, out)
 
     return front
+
+
+def together(folder: Path, model: str, **given: Any) -> Seen:
+    """`federate` in Python on the files of sites: a model of one's own, or a regression without public bounds."""
+    make, read = OWN.get(model, (lambda: model, functools.partial(table_of, model=model, bounds=False)))
+    out = folder / f"out-{next(counted)}"
+    data = {f"s{site}": read(folder / f"s{site}.csv") for site in range(SITES)}
+    return seen_of(federate(make(), data, 2.0, 1e-4, slots=ROWS, out=out, insecure_seed=SEED, **given), out, out)
 
 
 def seen_of(found: StudyResult, out: Path, ledgers: Path) -> Seen:
@@ -358,6 +352,11 @@ SLOW_STUDIES: dict[str, dict[str, Any]] = {
     "vi": {"rounds": 2, "method": "vi", "vi": {"steps": 3, "noise_multiplier": 2.0, "sampling_rate": 0.5}},
     "two releases of curvature": {"rounds": 6, "model": "probit", "evaluation": 0.1},
     "a linear model": {"rounds": 2, "model": "linear"},
+    "site effects": {"rounds": 2, "evaluation": 0.2, "site_effects": ["intercept", "a"]},
+    "a softmax model": {"rounds": 2, "model": "softmax", "vi": {"steps": 3}},
+    "a Poisson model": {"rounds": 2, "model": "poisson"},
+    "samples of gradients": {"rounds": 6, "sampling_rate": 0.5},
+    "adaptive clips": {"rounds": 2, "method": "vi", "vi": {"steps": 3, "is_adaptive": "true"}},
     "one after the other": {"rounds": 2, "schedule": "sequential", "evaluation": 0.2},
     "asynchronous": {"rounds": 2, "schedule": "asynchronous", "evaluation": 0.2},
     "replace-one": {"rounds": 2, "adjacency": "replace-one", "evaluation": 0.2},
@@ -367,7 +366,24 @@ SLOW_STUDIES: dict[str, dict[str, Any]] = {
 EVERY_STUDY = STUDIES | SLOW_STUDIES
 
 
-@pytest.mark.parametrize("name", marked(STUDIES, SLOW_STUDIES))
+OWN_STUDY: dict[str, Any] = {"rounds": 2, "method": "vi", "vi": VISettings(steps=3)}
+PYTHON: dict[str, dict[str, Any]] = {
+    "sites, a NumPyro model": {"model": "numpyro", **OWN_STUDY},
+    "sites, ranges that are paid": {"model": "linear", "rounds": 3},
+}
+SLOW_PYTHON: dict[str, dict[str, Any]] = {
+    "sites, a mixture": {"model": "mixture", **OWN_STUDY},
+    "sites, a logistic model of one's own": {"model": "regression", "rounds": 3},
+    "sites, ranges that are paid, counts": {"model": "poisson", "rounds": 2},
+    "sites, ranges that are paid, secure sums": {"model": "logistic", "rounds": 2, "secure_sum": True},
+}
+EVERY_PYTHON = PYTHON | SLOW_PYTHON
+assert len(EVERY_FIT | EVERY_STUDY | EVERY_PYTHON) == len(EVERY_FIT) + len(EVERY_STUDY) + len(EVERY_PYTHON), (
+    "a name twice"
+)
+
+
+@pytest.mark.parametrize("name", marked([*STUDIES, *PYTHON], [*SLOW_STUDIES, *SLOW_PYTHON]))
 @settings(max_examples=2)
 @given(order=st.sampled_from(ORDERS), place=PLACES, site=st.integers(0, SITES - 1))
 @example(order="sorted", place=0, site=0)
@@ -376,6 +392,30 @@ EVERY_STUDY = STUDIES | SLOW_STUDIES
 def test_a_row_less_moves_every_sum_of_a_study_by_at_most_its_clip(fronts, name, order, place, site):
     files = fronts(name)
     files.listened(order).check(files.without(order, {place}, site))
+
+
+PERSONS: dict[str, Any] = {"unit": "person", "person": "who", "most_records": 2}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rounds": 2, "evaluation": 0.2},
+        pytest.param({"rounds": 2, "model": "linear"}, marks=pytest.mark.slow),
+        pytest.param({"rounds": 2, "secure_sum": True}, marks=pytest.mark.slow),
+        pytest.param({"rounds": 2, "method": "vi", "vi": {"steps": 3, "sampling_rate": 0.5}}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_person_less_at_a_site_moves_every_sum_by_at_most_its_clip(tmp_path, given):
+    """With all records, of which some have more than are used. The same person at another site stays there."""
+    files = Files(tmp_path, studied(**PERSONS, **given), sites=SITES)
+    first = files.listened("random")
+    for site in (0, SITES - 1):
+        who = frame(site)["who"].to_numpy()
+        assert np.bincount(who).max() > 2
+        for person in dict.fromkeys(who[[0, ODD, -1]]):
+            first.check(files.without("random", set(np.flatnonzero(who == person).tolist()), site))
 
 
 def test_a_row_less_at_a_station_moves_every_sum_by_at_most_its_clip(tmp_path):

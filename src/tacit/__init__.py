@@ -10,8 +10,6 @@ from tacit.basics.lazy import lazily
 if TYPE_CHECKING:
     from tacit import audit, data, estimators, families, links, models, posterior, privacy, solvers, study, tables
     from tacit.families import DiagonalGaussian, FullGaussian
-    from tacit.fitting import policy
-    from tacit.fitting.front import fit
     from tacit.models import LinearRegression
     from tacit.posterior import diagnostics
     from tacit.posterior.posterior import Posterior
@@ -22,7 +20,8 @@ if TYPE_CHECKING:
     from tacit.privacy.released import Released, price, repeat
     from tacit.privacy.statement import Statement
     from tacit.solvers import VI, NaturalVI, Target, conjugate
-    from tacit.study.front import federate
+    from tacit.study import policy
+    from tacit.study.front import federate, fit
     from tacit.tables.table import Table
 
 __version__ = "0.1.0"
@@ -39,10 +38,10 @@ _HOMES = {
     "Statement": "tacit.privacy.statement",
     "Table": "tacit.tables.table",
     "federate": "tacit.study.front",
-    "fit": "tacit.fitting.front",
+    "fit": "tacit.study.front",
     "diagnostics": "tacit.posterior.diagnostics",
     "events": "tacit.privacy.events",
-    "policy": "tacit.fitting.policy",
+    "policy": "tacit.study.policy",
     **{
         room: f"tacit.{room}"
         for room in (

@@ -15,9 +15,10 @@ import numpy as np
 import tacit
 from tacit.data import datasets
 from tacit.data.simulated import Simulated
-from tacit.fitting.policy import Policy, Rule, default_policy
-from tacit.planning.learning import Batch, noise_of, suggested
+from tacit.planning.learning import suggested
+from tacit.planning.trials import Batch, noise_of
 from tacit.report.style import panels
+from tacit.study.policy import Policy, Rule, default_policy
 from tacit.tables.table import Table
 from tacit_reproduce import Result, Row, Track, mean_and_error
 

@@ -301,19 +301,25 @@ class _Alone:
         return self.solver(key, target, access, self.units)
 
 
+def _scaling(setup: Setup, key: Array) -> Scaling:
+    """The scales of columns that a study's sites release."""
+    accesses = local.stacked(setup.accesses("scaling"))
+    everybody = schedule.synchronous(SITES, 1)
+    return setup.scaled(local.simulate(setup.algorithm("scaling", 0), unledgered, key, accesses, everybody)[0])
+
+
 def _product(distribution: str, seed: int, epsilon: float) -> _Curve:
     """One round: each site's posterior from the prior, multiplied, the prior counted once (Tresp 2000)."""
     setup = _natural(distribution, seed, epsilon, ROUNDS)
-    link, scaling_key, key = setup.plan.link, *jax.random.split(insecure_key(seed))
-    moments, accesses = setup.scaling(), setup.accesses("scaling")
-    state, _ = local.simulate(
-        moments[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(SITES, 1)
-    )
-    scaling = setup.scaled(moments, state)
+    scaling_key, key = jax.random.split(insecure_key(seed))
+    scaling, link, made = _scaling(setup, scaling_key), setup.plan.link, setup.mechanisms[0]
+    assert link is not None
     accesses = setup.accesses("inference", scaling)
     stages = setup.program.stages
     steps = tuple(end - begin for begin, end in zip(stages, (*stages[1:], ROUNDS), strict=True))
-    solver = _Alone(NaturalVI(setup.mechanisms[0]["curvature"], steps, reach=REACH), (link.slope, link.curvature))
+    gradients = tuple(made["early" if end <= stages[-1] and "early" in made else "gradients"] for end in stages[1:])
+    gradients = (*gradients, made["gradients"])
+    solver = _Alone(NaturalVI(made["curvature"], steps, gradients, reach=REACH), (link.slope, link.curvature))
     algorithm = PVI(setup.model.prior.full(), setup.model, (solver,))
     state, _ = local.simulate(algorithm, unledgered, key, local.stacked(accesses), schedule.synchronous(SITES, 1))
     curve = _scored(setup, scaling, lambda mark: state.q, [0], SITES)
@@ -329,12 +335,8 @@ def _tacit_averaging(distribution: str, seed: int, epsilon: float, rounds: int) 
     assert isinstance(clip, SubsampledGaussian)
     mechanism = SubsampledGaussian(clip.clips[0], sigma * math.sqrt(rounds / share))
     scaling_key, key = jax.random.split(insecure_key(seed))
-    algorithms, accesses = setup.scaling(), setup.accesses("scaling")
-    state, _ = local.simulate(
-        algorithms[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(SITES, 1)
-    )
     curve = _averaging(
-        setup, setup.scaled(algorithms, state), mechanism, jnp.ones(SITES), 5 / rounds,
+        setup, _scaling(setup, scaling_key), mechanism, jnp.ones(SITES), 5 / rounds,
         schedule.synchronous(SITES, rounds), key, [rounds - 1], _adam,
     )  # fmt: skip
     return replace(curve, communications=[count + SITES for count in curve.communications])

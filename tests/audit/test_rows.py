@@ -29,7 +29,7 @@ def test_a_row_of_the_file_is_hidden_and_a_split_by_place_is_refuted(tmp_path, m
     ("settings", "chosen", "words"),
     [
         ({"unit": "site"}, {}, "unit='site', where a row is only a part"),
-        ({"method": "vi"}, {}, "method='vi', which samples"),
+        ({"sampling_rate": 0.5}, {}, "method='natural', which samples"),
         ({}, {"site": "west"}, "site='west'; expected one of north, south"),
         ({}, {"row": ROWS}, "expected one of its 200 rows"),
     ],

@@ -141,8 +141,8 @@ def test_a_plain_calibration_says_what_it_always_said(run: Run) -> None:
     [
         (("--shape", "cubic"), ["shape='cubic'", "expected one of constant, linear"]),
         (("--noise-end", 2), ["noise_end=2.0 without --shape", "expected one of constant"]),
-        (("--shape", "linear"), ["shape='linear' without --noise-end"]),
-        (("--shape", "influence"), ["shape='influence' without --contraction"]),
+        (("--shape", "linear"), ["shape='linear' without noise_end"]),
+        (("--shape", "influence"), ["shape='influence' without contraction"]),
         (("--shape", "constant", "--noise-end", 2), ["noise_end=2.0 is not a setting of shape='constant'"]),
         (("--shape", "linear", "--noise-end", 2, "--power", 2), ["power=2.0 is not a setting of shape='linear'"]),
         (("--shape", "influence", "--contraction", 0.9, "--stages", 2), ["stages=2 is not a setting"]),

@@ -18,10 +18,10 @@ import pytest
 
 import tacit
 from tacit.cli.app import main
-from tacit.fitting.charging import beside
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.ledger import Ledger
 from tacit.report import forest, style
+from tacit.study.charging import beside
 from tacit.tables.encoding import encode
 from tacit.tables.facts import Facts
 from tacit.tables.files import read_frame
@@ -94,7 +94,8 @@ def test_fit_writes_result_posterior_statement_figure_and_page(fitted: Path) -> 
     assert (found["version"], found["model"], found["target"]) == (tacit.__version__, "logistic", "ill")
     assert (found["records"], found["delta"], found["epsilon_asked"]) == (RECORDS, 1e-5, 2)
     assert 1.9 < found["epsilon"] <= 2
-    assert found["plan"]["steps"] == [2, 2]
+    assert (found["plan"]["rounds"], found["method"]) == (4, "natural")
+    assert found["plan"]["releases"]["curvature"]["releases"] == 1
     names = ["intercept", "age", "bmi", "smoker", "region=south", "region=NA"]
     assert [row["name"] for row in found["summary"]] == names
     assert all(row["low"] < row["mean"] < row["high"] for row in found["summary"])
@@ -181,6 +182,23 @@ def test_a_number_of_slots_is_told_in_place_of_the_number_of_records(run: Run, d
     for name in ("result.json", "statement.txt", "posterior.json"):
         assert not re.search(rf"\b{RECORDS}\b", (tmp_path / name).read_text()), name
     assert "on 500 slots" in (tmp_path / "report.html").read_text()
+
+
+def test_scores_on_held_out_records_are_paid_for_and_shown(run: Run, data: Path, tmp_path: Path) -> None:
+    options = (*LABELS, *PUBLIC, *BUDGET, "--evaluation", 0.2, "--out", tmp_path)
+    code, out, err = run("fit", data, *options, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert 1.9 < found["epsilon"] <= 2
+    assert found["plan"]["releases"]["evaluation"] == {
+        **found["plan"]["releases"]["evaluation"],
+        "releases": 1,
+        "share": 0.2,
+    }
+    assert 0 <= found["released"]["accuracy"] <= 1 < found["released"]["records"]
+    assert found["released"] == Posterior.load(tmp_path / "posterior.json").details["released"]
+    assert "private releases (20% of the budget)" in (tmp_path / "statement.txt").read_text()
+    assert "On records that sites held out" in (tmp_path / "report.html").read_text()
 
 
 def test_without_privacy_the_result_says_so_and_is_json(run: Run, data: Path, tmp_path: Path) -> None:
@@ -322,18 +340,20 @@ def assert_refused(outcome: tuple[int, str, str], *named: str) -> None:
         (("--epsilon", "nan"), "epsilon=nan"),
         (("--delta", "0"), "delta=0.0; expected a number above 0 and below 1"),
         (("--delta", "1"), "delta=1.0"),
-        (("--adjacency", "near"), "adjacency='near'; expected 'add-remove' or 'replace-one'"),
-        (("--scaling", "best"), "scaling='best'; expected 'moments' or 'bounds'"),
+        (("--adjacency", "near"), "adjacency='near'; expected one of add-remove, replace-one"),
+        (("--scaling", "best"), "scaling='best'; expected one of moments, bounds"),
         (("--scaling", "bounds"), "give bounds"),
         (("--unit", "patient"), "unit='patient' with no --most-records"),
         (("--unit", "patient", "--most-records", "0"), "most_records=0"),
         (("--most-records", "2"), "without --unit"),
         (("--unit", "person", "--most-records", "2"), "unit='person' is not a column"),
         (("--steps", "0"), "steps=0; expected"),
-        (("--method", "mcmc"), "method='mcmc'; expected one of vi, ep, sep, sgld"),
+        (("--method", "mcmc"), "method='mcmc'; expected one of natural, vi, ep, sep, sgld"),
         (("--clip", "-1"), "clip=-1.0; expected"),
         (("--prior-deviation", "0"), "prior_deviation=0.0; expected"),
-        (("--prior-deviation", "1e30"), "finite"),
+        (("--prior-deviation", "1e30"), "prior_deviation=1e+30; expected a number from 1e-06 to 1e+06"),
+        (("--evaluation", "1"), "evaluation=1.0; expected a number of at least 0 and below 0.75"),
+        (("--noise-scale", "1"), 'noise_scale with model="logistic"; expected it for a linear model only'),
         (("--level", "95"), "level=95.0; expected"),
         (("--insecure-seed", "-1"), "insecure_seed=-1"),
         (("--target", "sick"), "target='sick' is not a column; expected one of patient, age, bmi"),
@@ -404,15 +424,17 @@ def test_a_fit_charges_a_ledger_beside_the_data_and_a_second_one_is_refused_unti
     assert f"made the ledger {path}" in err
     assert "ε = 2 at δ = 1e-05" in err
     assert "'tacit ledger extend'" in err
-    (entry,) = Ledger.open(path).entries()
+    entries = Ledger.open(path).entries()
+    entry = entries[-1]
+    assert [one.study.rpartition("/")[2] for one in entries] == ["ranges", "scaling", *["inference"] * 4]
     found = json.loads(text)["ledger"]
     assert found["name"] == path.name
     assert (found["charge"], found["spent"]) == (entry.study, entry.spent)
     assert entry.spent == pytest.approx(json.loads(text)["epsilon"], rel=1e-6)
     assert entry.note.startswith("noise from a seed")
     words = (out / "statement.txt").read_text()
-    assert "The ledger visits.csv.ledger.sqlite counts all fits of these records" in words
-    assert "Budgets of adaptively chosen analyses: covered, by the Gaussian-DP filter" in words
+    assert "The ledger visits.csv.ledger.sqlite counts all analyses of these records" in words
+    assert "All analyses in the ledger, including those chosen after seeing results of others: covered, by" in words
     assert "not counted" not in words
     assert str(tmp_path) not in words + text.replace(str(out), "")
 
@@ -422,14 +444,14 @@ def test_a_fit_charges_a_ledger_beside_the_data_and_a_second_one_is_refused_unti
         outcome = run("fit", data, *OPEN, "--out", tmp_path / "second")
         assert_refused(outcome, "is spent and", "is left; this fit costs", "tacit ledger extend")
     assert not (tmp_path / "second" / "result.json").exists()
-    assert len(Ledger.open(path).entries()) == 1
+    assert Ledger.open(path).entries() == entries
 
     assert run("ledger", "extend", path, "--epsilon", 3, "--note", "by the board")[0] == 0
     code, text, err = run("fit", link, *OPEN, "--out", out)
     assert (code, err) == (0, "")
     assert re.search(r"In total ε = 2\.\d+ of 3 is spent, by the ledger visits", " ".join(text.split()))
     assert "raised from ε = 2 to 3" in (out / "statement.txt").read_text()
-    assert [entry.budget for entry in Ledger.open(path).entries()] == [None, 3.0, None]
+    assert [entry.budget for entry in Ledger.open(path).entries()] == [*[None] * 6, 3.0, *[None] * 6]
     code, text, _ = run("ledger", "show", path)
     assert code == 0
     assert "budget raised to ε = 3 (by the board)" in text
@@ -450,7 +472,7 @@ def test_a_ledger_may_be_made_beforehand_or_somewhere_else_with_a_budget_for_sev
     for name, budget in (("a", ("--budget-epsilon", 5, "--budget-delta", 1e-4)), ("b", ())):
         assert run("fit", own, *OPEN, "--out", tmp_path / name, *given, *budget)[0] == 0
     found = Ledger.open(there)
-    assert (found.epsilon, found.delta, len(found.entries())) == (5.0, 1e-4, 2)
+    assert (found.epsilon, found.delta, len(found.entries())) == (5.0, 1e-4, 12)
     assert_refused(
         run("fit", own, *OPEN, "--out", tmp_path / "a", *given, "--budget-epsilon", 9), "budget_epsilon=9", "extend"
     )
@@ -517,7 +539,10 @@ def test_a_delta_of_one_in_the_number_of_records_is_refused_or_said(run: Run, ow
     assert_refused(run("fit", own, *options), f"for {RECORDS} records; expected less than 1 / records", "lower delta")
     assert [path.name for path in own.parent.iterdir()] == ["visits.csv"]
     assert run("fit", own, *options, "--allow-large-delta")[0] == 0
-    assert f"is 1 / {RECORDS} or more, which was ALLOWED" in (tmp_path / "out" / "statement.txt").read_text()
+    assert (
+        f"is 1 / {RECORDS} or more, for {RECORDS} slots for records (allow_large_delta)"
+        in (tmp_path / "out" / "statement.txt").read_text()
+    )
 
 
 @pytest.mark.parametrize("kind", ["number", "text"])

@@ -415,7 +415,7 @@ def test_a_coordinators_own_ledger_counts_all_studies_of_its_sites(run: Run, fol
     assert row["spent"] == pytest.approx(spent[0])
     assert (row["ledger_spent"], row["budget"]) == (spent[1], 7.0)
     words = (tmp_path / "second" / "statement.txt").read_text()
-    assert "its ledger counts other analyses separately" in words
+    assert "The ε above is of this analysis alone" in " ".join(words.split())
     assert "at most the budget, ε = 7 at δ = " in words, "and no total of several studies"
     assert result_of(tmp_path / "second")["epsilon"] == pytest.approx(row["spent"])
 
@@ -614,3 +614,62 @@ def test_secure_sums_that_protect_nobody_are_refused_before_a_folder_is_claimed(
     assert code == 2
     assert "2 may be absent and 1 may" in words
     assert not (tmp_path / "out" / "settings.json").exists()
+
+
+# --- Models of one's own, and persons ----------------------------------------------------------------------------
+
+OWN = """
+from tacit.families import DiagonalGaussian
+from tacit.models import LogisticRegression
+
+def made():
+    return LogisticRegression(DiagonalGaussian.standard(3, 0.1))
+"""
+
+
+def test_a_model_of_ones_own_is_known_by_its_name_and_the_hash_that_a_command_prints(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_of_cli.py").write_text(OWN)
+    code, line, _ = run("study", "hash", "own_of_cli:made")
+    assert code == 0
+    name, _, digest = line.strip().partition(" = ")
+    assert (name, len(digest)) == ('"own_of_cli:made"', len('"sha256:"') + 64)
+    assert "own_of_cli" not in sys.modules, "it is read and not run"
+    study, out = folder / "own.toml", tmp_path / "out"
+    study.write_text(STUDY.replace('"logistic"', '"own_of_cli:made"'))
+    assert run("simulate", study, "--out", out, *SEED)[0] == 0
+    found = result_of(out)
+    assert (found["model"], found["plan"]["method"]) == ("own_of_cli:made", "natural")
+    assert [row["name"] for row in found["summary"]] == ["intercept", "age", "sex=M"]
+    assert json.loads((out / "settings.json").read_text())["source"] == digest.strip('"')
+    assert "Records are used as they are given" in " ".join((out / "statement.txt").read_text().split())
+    for odd, words in (
+        ("nowhere_at_all:made", "install it first"),
+        ("own_of_cli:OWN", "is no model; expected an object"),
+    ):
+        study.write_text(STUDY.replace('"logistic"', f'"{odd}"'))
+        code, _, told = run("simulate", study, "--out", tmp_path / "none", *SEED)
+        assert code == 2
+        assert words in told
+    assert not (tmp_path / "none").exists()
+
+
+def test_persons_of_a_study_are_its_unit_and_no_feature(run: Run, folder: Path, tmp_path: Path) -> None:
+    for name in BUDGETS:
+        frame = pd.read_csv(folder / f"{name}.csv")
+        frame.assign(patient=[f"{name}-{j % 20}" for j in range(len(frame))]).to_csv(
+            tmp_path / f"{name}.csv", index=False
+        )
+    (tmp_path / "facts.toml").write_text(FACTS)
+    study, out = tmp_path / "study.toml", tmp_path / "out"
+    study.write_text('unit = "person"\nmost_records = 2\nperson = "patient"\n' + STUDY.lstrip())
+    assert run("simulate", study, "--out", out, *SEED)[0] == 0
+    found = result_of(out)
+    assert [row["name"] for row in found["summary"]] == ["intercept", "age", "sex=M"]
+    assert [row["slots"] for row in found["sites"]] == [20, 20, 20]
+    words = " ".join((out / "statement.txt").read_text().split())
+    assert "A person with records at two sites is protected at each site by itself" in words
+    assert all(ledger.unit == "person" for ledger in ledgers(out).values())
+    assert "A person with records at two sites" in unescape((out / "report.html").read_text())

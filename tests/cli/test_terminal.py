@@ -304,17 +304,18 @@ def test_commands_options_and_values_are_completed(shell: str, line: str, expect
 
 
 def test_values_that_may_be_given_are_those_that_completion_offers() -> None:
-    from tacit.basics.methods import fit_methods
-    from tacit.fitting.plan import FitMethod
+    from tacit.basics.methods import METHODS
+    from tacit.basics.schema import expected_of
     from tacit.links import LINKS
     from tacit.planning import forecast as planning
     from tacit.privacy import accounting
     from tacit.privacy.events import Adjacency
+    from tacit.study.plan import Plan
 
     assert tuple(accounting.ACCOUNTANTS) == options.ACCOUNTANTS
     assert set(get_args(Adjacency)) == set(options.ADJACENCIES)
     assert set(options.MODELS) == set(LINKS)
-    assert get_args(FitMethod) == fit_methods()
+    assert expected_of(Plan.model_fields["method"]) == f"one of {', '.join(METHODS)}"
     assert set(options.AUDITED) == set(named.RUNS) - {named.ROW}
     assert set(options.CANARIES) == {*subjects.CANARIES, named.ROW}
     with pytest.raises(ValueError, match="expected one of") as refused:

@@ -157,7 +157,7 @@ def test_without_a_seed_noise_is_the_operating_systems():
 def test_names_of_a_data_frame_are_those_of_the_coefficients_and_bool_columns_are_indicators(classifier):
     assert classifier.feature_names_in_.tolist() == ["age", "dose", "smoker"]
     assert classifier.posterior_.coefficients.names == ("intercept", "age", "dose", "smoker")
-    assert classifier.posterior_.plan["numbers"] == (0, 1)
+    assert classifier.posterior_.plan["numbers"] == [0, 1]
     assert classifier.posterior_.details["range"]["high"][2] is None
 
 

@@ -204,14 +204,14 @@ class Norms:
 RANGE = Range(jnp.asarray(LOW, jnp.float32), jnp.asarray(HIGH, jnp.float32))
 
 
-def norms_of(x: Any, is_counted: bool = True) -> np.ndarray:
-    return release_moments(key_of(0), Norms(jnp.asarray(x, jnp.float32)), RANGE, is_counted)  # type: ignore[return-value]
+def norms_of(x: Any) -> np.ndarray:
+    return release_moments(key_of(0), Norms(jnp.asarray(x, jnp.float32)), RANGE)  # type: ignore[return-value]
 
 
 @given(x=st.lists(st.lists(st.floats(width=32), min_size=3, max_size=3), min_size=4, max_size=4))
 def test_no_record_contributes_more_than_the_clip_of_moments(x):
     """Any floats, infinities too. A record with NaN has no norm, and the clip makes it 0. 1e-6 is for rounding."""
-    norms, clip = norms_of(x), moments_clip(3, is_counted=True)
+    norms, clip = norms_of(x), moments_clip(3)
     has_nan = np.isnan(np.asarray(x)).any(axis=1)
     assert np.all(np.isnan(norms) == has_nan)
     assert np.all(norms[~has_nan] <= clip * (1 + 1e-6))
@@ -219,13 +219,13 @@ def test_no_record_contributes_more_than_the_clip_of_moments(x):
 
 def test_the_clip_of_moments_is_met_so_a_smaller_one_would_clip():
     corners = np.array([LOW, HIGH, [np.inf, -np.inf, 1e30]])
-    np.testing.assert_allclose(norms_of(corners), moments_clip(3, is_counted=True), rtol=1e-6)
-    assert np.all(norms_of(corners) > moments_clip(3, is_counted=False))
+    np.testing.assert_allclose(norms_of(corners), moments_clip(3), rtol=1e-6)
+    assert np.all(norms_of(corners) > moments_clip(3) * 0.999)
 
 
 def test_the_price_of_moments_counts_every_number_that_leaves():
     study = Moments(RANGE)
-    access = Access.of(np.zeros((4, 3), np.float32), SubsampledGaussian(moments_clip(3, is_counted=True), 2.0))
+    access = Access.of(np.zeros((4, 3), np.float32), SubsampledGaussian(moments_clip(3), 2.0))
     content = study.broadcast(study.coordinator_init(1))[1]
     promised = price(partial(study.site_step, kind=0), key_of(0), study.site_init(), content, access)
     assert promised == Gaussian(2.0, coordinates=7)

@@ -651,7 +651,7 @@ def answer_of(
     key: Any, name: str = "north", study: str = "heart", round: int = 0, bounds: Range = BOUNDS, count: int = 0
 ) -> tuple[float, ...]:
     """What a site with so many records answers: without records, noise alone."""
-    clip = moments_clip(COLUMNS, is_counted=True)
+    clip = moments_clip(COLUMNS)
     access = Access.of(np.full((count, COLUMNS), 0.5, np.float32), SubsampledGaussian(clip, 1.0), slots=4)
     site = Responder(name, study, LISTENER, access, key, None)
     answer = site(Broadcast(study, round, {"low": np.asarray(bounds.low), "high": np.asarray(bounds.high)}))

@@ -25,6 +25,7 @@ ADULT = 'model = "logistic"\nepsilon = 1\ndelta = 1e-5\n[data]\ndataset = "adult
 HEART = pytest.param(ADULT.replace('adult"\nsplit = "C"\nsites = 10', 'heart"\nsplit = "group"'), marks=needs_heart)
 NETWORK = 'columns = ["sex", "age"]\n' + re.sub(r'file = ".*"', "slots = 32", WHOLE)
 SITE = 'name = "north"\ndata = "north.csv"\ntarget = "ill"\ncolumns = ["age", "sex"]\nslots = 32\n'
+PERSONS = 'unit = "person"\nmost_records = 3\n'
 LIMITS = '[limits]\nepsilon = 1.0\ndelta = 1e-5\nmodels = ["logistic"]\n'
 OWN = SITE + LIMITS + FACTS
 TRIAL = 'name = "site-2"\n' + LIMITS + '[data]\ndataset = "abalone"\nsplit = "A"\nsites = 4\nseed = 3\n'

@@ -11,8 +11,8 @@ from tests.files.studies import ADULT, FACTS, LIMITS, OWN, SECRET, SITE, TOP, TO
 
 from tacit.files.forms import Limits
 from tacit.files.site_file import Unfit
-from tacit.fitting.charging import beside
 from tacit.privacy.ledger import Ledger
+from tacit.study.charging import beside
 
 
 def test_what_a_site_leaves_out_has_defaults(join: Join, tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_what_a_site_leaves_out_has_defaults(join: Join, tmp_path: Path) -> None
     limits, shares = site.settings.limits, site.settings.shares
     assert (limits.epsilon, limits.delta, limits.least_noise, limits.models) == (1.0, 1e-5, 0.5, ["logistic"])
     assert (limits.methods, limits.unit, limits.adjacency) == (
-        *(["natural", "vi", "ep", "sep"], "record", "add-remove"),
+        *(["natural", "vi", "ep", "sep", "sgld"], "record", "add-remove"),
     )
     assert (limits.studies, site.settings.insecure_seed) == (None, None)
     assert (limits.most_rounds, limits.most_studies) == (1000, 100)
@@ -80,12 +80,16 @@ def test_a_site_file_s_rule_is_one_that_is_proved() -> None:
         (OWN.replace("epsilon = 1.0", "epsilon = inf"), "limits: epsilon=inf; expected a number above 0, the budget"),
         (OWN.replace("delta = 1e-5\n", ""), "there is no delta of limits; expected a number above 0 and below 1"),
         (OWN.replace("1e-5", "1"), "limits: delta=1; expected a number above 0 and below 1"),
-        (OWN.replace('models = ["logistic"]\n', ""), "there is no models of limits; expected a list of some of"),
+        (OWN.replace('models = ["logistic"]\n', ""), "limits: models=[]; expected a list of some of logistic, linear"),
         (OWN.replace('["logistic"]', "[]"), "limits: models=[]; expected a list of some of logistic"),
         (OWN.replace('["logistic"]', '"logistic"'), "limits: models='logistic'; expected a list of some of logistic"),
-        (OWN.replace('["logistic"]', '["poisson"]'), "limits: models 1='poisson'; expected a list of some of logistic"),
+        (OWN.replace('["logistic"]', '["cox"]'), "limits: models 1='cox'; expected a list of some of logistic"),
         (OWN.replace("models", 'methods = ["em"]\nmodels'), "limits: methods 1='em'; expected a list of some of nat"),
-        (OWN.replace("models", 'unit = "person"\nmodels'), "limits: unit='person'; expected one of record, site"),
+        (OWN.replace("models", 'unit = "patient"\nmodels'), "limits: unit='patient'; expected one of record, person"),
+        (OWN.replace("models", 'unit = "person"\nmodels'), "there is no person; expected the name of the column"),
+        ('person = "id"\n' + OWN, 'person with unit="record" in [limits]; expected unit = "person" there'),
+        ('person = "ill"\n' + OWN.replace("models", 'unit = "person"\nmodels'), "an id is never a feature"),
+        (TRIAL.replace("models", 'unit = "person"\nmodels'), "whose records are of different persons; leave it out"),
         (OWN.replace("models", 'adjacency = "swap"\nmodels'), "limits: adjacency='swap'; expected one of add-remove"),
         (OWN.replace("models", "least_noise = 0\nmodels"), "limits: least_noise=0; expected a number above 0"),
         (OWN.replace("models", "most_rounds = 0\nmodels"), "limits: most_rounds=0; expected a whole number"),

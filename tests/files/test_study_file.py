@@ -14,6 +14,7 @@ from tests.files.studies import (
     FACTS,
     HEART,
     NETWORK,
+    PERSONS,
     ROOT,
     SECRET,
     SITES,
@@ -30,19 +31,23 @@ from tacit.data.datasets import abalone
 from tacit.files.example_site import example_site
 from tacit.files.forms import SiteForm, StudyForm
 from tacit.files.study_file import read_study
-from tacit.fitting.charging import beside
 from tacit.privacy.events import Gaussian
 from tacit.privacy.ledger import Ledger
+from tacit.study.charging import beside
 from tacit.study.plan import Plan
+from tacit.study.program import Program
 from tacit.study.setup import Setup
 from tacit.study.sites import slots_by_size
+
+GUIDE = (ROOT / "docs" / "simulate.md").read_text()
 
 # --- What is said and what is left out ---------------------------------------------------------------------------
 
 
 def test_what_is_left_out_is_by_the_plan(read: Read) -> None:
     plan = read(WHOLE).plan
-    assert (plan.model, plan.name, plan.rounds, plan.method) == ("logistic", "study", 20, "natural")
+    assert (plan.model, plan.name, plan.rounds, plan.method) == ("logistic", "study", None, None)
+    assert (Program(plan).rounds, plan.method_used) == (plan.rule.rounds, "natural")
 
 
 # A value that is not the default of each setting of a plan, after the other settings that it needs.
@@ -61,6 +66,12 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "evaluation": ("", 0.3),
     "method": ("", "ep"),
     "unit": ("", "site"),
+    "most_records": ('unit = "person"\nperson = "id"\n', 3),
+    "scaling": ("", "bounds"),
+    "site_effects": ("", ["intercept"]),
+    "policy": ("", {"rounds": 7}),
+    "clip": ("", 2.0),
+    "sampling_rate": ("", 0.5),
     "noise": ('unit = "site"\n', "per-site"),
     "reset": ('unit = "site"\nnoise = "central"\n', 4),
     "participation": ('unit = "site"\n', 0.5),
@@ -75,6 +86,14 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "vi.learning_rate": ('method = "vi"\n', 0.2),
     "vi.damping": ('method = "vi"\n', 0.3),
     "vi.is_adaptive": ('method = "vi"\n', True),
+    "vi.per_coordinate": ('method = "vi"\n', True),
+    "vi.optimiser": ('method = "vi"\n', "adagrad"),
+    "vi.shape": ('method = "vi"\nvi.noise_end = 0.5\n', "linear"),
+    "vi.noise_end": ('method = "vi"\nvi.shape = "linear"\n', 0.5),
+    "vi.power": ('method = "vi"\nvi.shape = "polynomial"\nvi.noise_end = 0.5\n', 3.0),
+    "vi.stages": ('method = "vi"\nvi.shape = "stepwise"\nvi.noise_end = 0.5\n', 5),
+    "vi.contraction": ('method = "vi"\nvi.shape = "influence"\n', 0.9),
+    "vi.momentum": ('method = "vi"\nvi.shape = "influence"\nvi.contraction = 0.9\n', 0.5),
 }
 
 
@@ -92,14 +111,16 @@ def test_every_setting_of_a_plan_is_tried() -> None:
 def test_every_setting_reaches_the_plan_and_changes_no_other(read: Read, name: str) -> None:
     needed, value = GIVEN[name]
     section, _, last = name.rpartition(".")
-    line = f"{last} = {json.dumps(value)}\n"
-    top, below = (needed, f"[{section}]\n{line}") if section else (needed + line, "")
+    line = f"{last} = {json.dumps(value)}\n" if name != "policy" else "policy = { rounds = 7 }\n"
+    inner = "".join(re.findall(r"(?m)^vi\.(.*\n)", needed))
+    outer = re.sub(r"(?m)^vi\..*\n", "", needed)
+    top, below = (outer, f"[{section}]\n{inner}{line}") if section else (outer + line, "")
     model = 'model = "logistic"\n' if "model = " not in top else ""
     facts = "[facts.bounds]\nill = [0, 9]\n" if "linear" in top else ""
     text = f'{model}{top}target = "ill"\nepsilon = 1.0\ndelta = 1e-5\n{facts}{below}'
     found, usual = flat(read(text + SITES).plan), flat(Plan("logistic", name="study"))
     assert found[name] == value != usual[name]
-    others = set(re.findall(r"^(\w+) = ", needed, re.M))
+    others = set(re.findall(r"^([\w.]+) = ", needed, re.M)) - {"person"}
     assert {other for other in found if found[other] != usual[other]} == {name, *others}
 
 
@@ -145,20 +166,30 @@ def test_every_field_says_what_it_expects() -> None:
         (WHOLE.replace("epsilon = 1.0\n", ""), "there is no epsilon of site north; expected it above all tables"),
         (WHOLE.replace("epsilon = 1.0", "epsilon = inf") + "epsilon = 1\n", "epsilon=inf at some sites"),
         (WHOLE.replace('model = "logistic"\n', ""), "there is no model; expected one of logistic, linear, probit"),
-        (WHOLE.replace("logistic", "poisson"), "model='poisson'; expected one of logistic, linear, probit"),
+        (WHOLE.replace("logistic", "cox"), "model='cox'; expected one of logistic, linear, probit"),
+        (WHOLE.replace("logistic", "..m:cox"), "model='..m:cox'; expected one of logistic, linear, probit"),
         (WHOLE.replace('target = "ill"\n', ""), "there is no target; expected"),
         ('schedule = "ring"\n' + WHOLE, "schedule='ring'; expected one of synchronous"),
         ('schedule = "sequential"\ndropout = 0.1\n' + WHOLE, "dropout with schedule"),
         ("delay = 2\n" + WHOLE, "delay with schedule"),
         ("dropout = 1\n" + WHOLE, "dropout=1; expected a number of at least 0 and below 1"),
         ("noise_scale = 2\n" + WHOLE, "noise_scale with model"),
-        ("prior_deviation = inf\n" + WHOLE, "prior_deviation=inf; expected a number above 0"),
+        ("prior_deviation = inf\n" + WHOLE, "prior_deviation=inf; expected a number from"),
         ("evaluation = 0.75\n" + WHOLE, "evaluation=0.75; expected a number of at least 0 and below 0.75"),
         ("evaluation = 0.1\n" + WHOLE.replace("logistic", "linear"), "evaluation=0.1; expected it with two classes"),
-        ('evaluation = 0.1\nmethod = "vi"\n' + WHOLE, "evaluation=0.1; expected it with two classes"),
+        ('evaluation = 0.1\nmethod = "vi"\n' + WHOLE + "[vi]\nnoise_multiplier = 2.0\n", "evaluation=0.1; expected it"),
         ("[vi]\nsteps = 3\n" + ADULT, "vi: 'model' is not known there; expected it above all tables"),
         (ADULT + "[vi]\nsteps = 3\n", 'vi with method="natural"; expected it with method = "vi"'),
-        ('unit = "person"\n' + WHOLE, "unit='person'; expected one of record, site"),
+        ('unit = "patient"\n' + WHOLE, "unit='patient'; expected one of record, person, site"),
+        ('unit = "person"\n' + WHOLE, 'unit="person" without most_records; expected how many records of one person'),
+        (PERSONS + WHOLE, "there is no person; expected the name of the column"),
+        ('person = "town"\n' + WHOLE, 'person with another unit; expected it with unit = "person"'),
+        (PERSONS + 'person = "ill"\n' + WHOLE, "person='ill' is the target"),
+        (PERSONS + ADULT, 'unit="person" with dataset="adult", whose records are of different persons'),
+        (
+            PERSONS + 'person = "town"\n' + TOP + '[data]\nfile = "all.csv"\nsplit = "equal"\nsites = 2\n',
+            "one person's",
+        ),
         ('noise = "central"\n' + WHOLE, 'noise with unit="record"; expected it with unit = "site"'),
         ('unit = "site"\nreset = 2\n' + WHOLE, 'reset with noise="tied"; expected it with noise = "central" only'),
         ('unit = "site"\nnoise = "central"\nparticipation = 0.5\n' + WHOLE, 'participation with noise="central"'),
@@ -489,8 +520,26 @@ def test_a_study_for_which_nothing_was_charged_makes_room_for_another(read: Read
 
 
 def test_the_studies_of_the_guide_are_sound(read: Read) -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "simulate.md").read_text(), re.S)
+    blocks = [text for text in re.findall(r"```toml\n(.*?)```", GUIDE, re.S) if "epsilon" in text]
     assert [read(block).plan.model for block in blocks] == ["logistic"] * 4
+
+
+def test_the_model_and_the_persons_of_the_guide_are_sound(
+    read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numpyro")
+    (module,) = re.findall(r"```python\n(# my_models.py.*?)```", GUIDE, re.S)
+    (study,) = re.findall(r'```toml\n(model = "my_models.*?)```', GUIDE, re.S)
+    (persons,) = re.findall(r'```toml\n(unit = "person".*?)```', GUIDE, re.S)
+    (tmp_path / "guide_models.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    top = "epsilon = 1.0\ndelta = 1e-5\n" + study.replace("my_models", "guide_models") + persons
+    facts = '[facts]\nclasses = ["no", "yes"]\nbounds = { age = [0, 110], lactate = [0, 20] }\n'
+    found = read(top + facts + SITES.replace("file =", "slots = 20\nfile ="))
+    sites, _ = found.outline()
+    setup = Setup(found.plan, sites, is_remote=True)
+    assert set(setup.model.prior) == {"shift", "slopes"}
+    assert (setup.plan.unit, found.settings.person, found.source is None) == ("person", "patient_id", False)
 
 
 def test_the_example_is_a_study_of_ten_sites() -> None:

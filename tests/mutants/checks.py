@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tests.mutants import checks_of_mechanisms as mechanisms
 from tests.mutants.borrowed import all_of, run_in_suite
-from tests.mutants.checks_of_files import a_row_less, a_site_less
+from tests.mutants.checks_of_files import a_person_less, a_row_less, a_site_less
 from tests.mutants.planting import World
 
 Check = Callable[[World], None]
@@ -111,6 +111,7 @@ CHECKS: dict[str, Check] = {
     "file, study": a_row_less("study"),
     "lists": a_row_less("lists"),
     "row numbers": a_row_less("numbered"),
+    "file, person": a_person_less,
     "site": a_site_less,
 }
 
@@ -136,6 +137,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "secure responder": ("sums",),
     "table": ("file, fit",),
     "split": ("file, study",),
+    "persons": ("file, person",),
     "lists": ("lists",),
     "row numbers": ("row numbers",),
     "order of sites": ("site",),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tests.mutants.borrowed import loaded
 from tests.mutants.planting import World
 
@@ -20,6 +21,7 @@ def _front_of(kind: str) -> Any:
         files = module.Files(Path(folder.name), module.fits(bounds=True))
     else:
         front = module.studied(module.of_lists if kind == "lists" else None, rounds=1, evaluation=0.2)
+        front = module.studied(rounds=1, **module.PERSONS) if kind == "persons" else front
         front = module.numbered(front) if kind == "numbered" else front
         files = module.Files(Path(folder.name), front, sites=module.SITES)
     return module, files, folder
@@ -39,6 +41,16 @@ def a_row_less(kind: str) -> Callable[[World], None]:
             files.listened("random").check(files.without("random", {row}))
 
     return check
+
+
+def a_person_less(world: World) -> None:
+    """A person less at a site, with all records, moves each sum by at most its clip: the one with the most records."""
+    del world
+    module, files, _ = _front_of("persons")
+    files.forget()
+    who = module.frame(0)["who"].to_numpy()
+    most = np.argmax(np.bincount(who))
+    files.listened("random").check(files.without("random", set(np.flatnonzero(who == most).tolist())))
 
 
 def a_site_less(world: World) -> None:

@@ -10,10 +10,9 @@ from tests.mutants.judging import Mutant
 from tests.mutants.operators import calling, deciding, rewritten
 from tests.mutants.planting import patched, rewritten_in
 
-import tacit
 from tacit.federated import tied
-from tacit.fitting import prepare
 from tacit.privacy.mechanism import Access
+from tacit.study import coordinator
 from tacit.study.setup import Setup
 from tacit.tables import digests, table
 
@@ -86,20 +85,26 @@ HELD_OUT = [
 # --- What a front reads off the data -----------------------------------------------------------------------------
 
 
-def leaking(plan, key, access, model, start, bounds, sound=prepare.run):
-    """A fit whose posterior is as it should be, and moved by the exact sum of all records."""
-    release = sound(plan, key, access, model, start, bounds)
-    exact = jnp.sum(jnp.where(access.present[..., None], access.records[0], 0))
-
-    def moved(found):
-        mean, *rest = found.q
-        return replace(found, q=(mean + exact, *rest))
-
-    return release.map(moved)
+def leaking(setup, play, sound=coordinator.conduct):
+    """A posterior as it should be, and moved by the exact sum of all records."""
+    found = sound(setup, play)
+    access, (mean, *rest) = setup.records(0), found.found
+    (features, _), _ = access.records
+    exact = jnp.sum(jnp.where(access.present[..., None], features, 0))
+    return replace(found, found=(mean + exact, *rest))
 
 
-def with_as_many_slots_as_records(of):
-    return lambda records, mechanism, **terms: of(records, mechanism, **terms | {"slots": None})
+def by_the_number_of_records(slots_of):
+    return lambda plan, sites, slots: slots_of(plan, [replace(site, slots=None) for site in sites], None)
+
+
+def each_record_alone(of):
+    """A person's records, each as a unit of its own."""
+
+    def alone(records, mechanism, groups=None, most_records=None, slots=None):
+        return of(records, mechanism, unit=None if groups is None else "person", slots=slots)
+
+    return alone
 
 
 def of_those_seen(public_kind, frame):
@@ -140,7 +145,7 @@ def drawn_by_number(solver, likelihood, q, factor, site, sound=tied._update):
 
 
 READ = [
-    Mutant("an exact sum in the posterior", "table", patched((prepare, "run", leaking)), unseen=PAST),
+    Mutant("an exact sum in the posterior", "table", patched((coordinator, "conduct", leaking)), unseen=PAST),
     Mutant(
         "a site draws by its place in the study",
         "order of sites",
@@ -150,8 +155,14 @@ READ = [
     Mutant(
         "slots that follow the number of records",
         "table",
-        rewritten_in((tacit, "fit", calling("Access.of", with_as_many_slots_as_records))),
+        rewritten_in((Setup, "__init__", calling("slots_of", by_the_number_of_records))),
         unseen="the audit of a fit has as many slots in both worlds",
+    ),
+    Mutant(
+        "a person's records are units of their own",
+        "persons",
+        rewritten_in((Setup, "_records", calling("Access.of", each_record_alone, times=2))),
+        unseen="attacked above, at one sum: records of a person clipped one by one",
     ),
     Mutant(
         "categories read off the data",

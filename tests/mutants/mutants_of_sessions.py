@@ -3,9 +3,20 @@
 from tests.mutants.judging import Mutant
 from tests.mutants.mutants_of_sites import RUNS_AGAIN, SENDS_ANYWAY
 from tests.mutants.operators import Operator, becoming, calling, deciding, dropping, rewritten
-from tests.mutants.planting import Plant, World, broken, broken_function, made, overriding, replaced, with_method
+from tests.mutants.planting import (
+    Plant,
+    World,
+    broken,
+    broken_function,
+    made,
+    overriding,
+    replaced,
+    rewritten_in,
+    with_method,
+)
 
 from tacit.federated.responder import Responder
+from tacit.network.scales import Scales
 from tacit.network.site_session import SiteSession
 
 UNDER = "attacked as a mutant of the site and the ledger that a session is made of; a whole study is one sample"
@@ -103,7 +114,7 @@ SESSION = [
     Mutant(
         "scales of columns from every message",
         "session",
-        broken("session", "_checked_scaling", deciding("self.scales.exists", becomes=False)),
+        rewritten_in((Scales, "checked", deciding("path.exists", becomes=False))),
         unseen="records are clipped after they are scaled: it spoils a result and not its privacy",
     ),
 ]

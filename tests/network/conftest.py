@@ -70,6 +70,7 @@ class Clinics:
     """A study file, and for each clinic a site file with what belongs to it, in a folder."""
 
     SiteSession: Any = SiteSession
+    facts = FACTS
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,11 +86,11 @@ class Clinics:
     def read(self, **settings: Any) -> StudyFile:
         """The study, with other settings above all tables; None leaves one out."""
         lines = [line for line in STUDY.splitlines() if line.split(" ")[0] not in settings]
-        lines += [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
+        lines += [f"{name} = {written(value)}" for name, value in settings.items() if value is not None]
         for name in RECORDS:
             lines += ["[[site]]", f'name = "{name}"', f'file = "{name}.csv"', f"slots = {SLOTS}"]
         path = self.folder / "study.toml"
-        path.write_text("\n".join(lines) + FACTS)
+        path.write_text("\n".join(lines) + self.facts)
         return read_study(path)
 
     def set(self, name: str, **changes: Any) -> None:
@@ -133,7 +134,8 @@ class Clinics:
     def setup(self) -> Setup:
         """Of the public facts alone, as a coordinator has it."""
         if self._setup is None or self._setup.plan != self.study.plan:
-            self._setup = Agreement.of(self.study).setup(self.study.outline()[0][0].table)
+            table = self.study.outline()[0][0].table
+            self._setup = Agreement.of(self.study).setup(table, model=self.study.plan.model)
         return self._setup
 
     def ask(
@@ -173,6 +175,13 @@ class Clinics:
         """The whole study through their sessions."""
         host = host or self.hosted()
         return coordinate(host.setup, self.folder / "out", host, **more)
+
+
+def written(value: Any) -> str:
+    """A value in a line of TOML, also a table."""
+    if not isinstance(value, dict):
+        return _toml(value)
+    return f"{{ {', '.join(f'{name} = {_toml(inner)}' for name, inner in value.items())} }}"
 
 
 Answers = Callable[[bytes], "tuple[bytes, str] | Arrival"]

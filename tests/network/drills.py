@@ -43,7 +43,8 @@ from tacit.network.audit_log import AuditLog
 from tacit.network.certificates import Kit
 from tacit.network.channel import Arrival, Reply
 from tacit.network.remote import Remote
-from tacit.network.site_session import HELLO, SiteSession, asdict_of, folder_of
+from tacit.network.scales import asdict_of
+from tacit.network.site_session import HELLO, SiteSession, folder_of
 from tacit.privacy.events import Event, Repeated, compose
 from tacit.privacy.ledger import Ledger
 from tacit.study.coordinator import FACTOR_GAP, StudyResult, coordinate
@@ -202,7 +203,7 @@ class Consortium:
     def setup(self) -> Setup:
         """The study as the coordinator has it."""
         study = read_study(self.study)
-        return Agreement.of(study).setup(study.outline()[0][0].table)
+        return Agreement.of(study).setup(study.outline()[0][0].table, model=study.plan.model)
 
     def progress(self, phase: str = "inference") -> Progress:
         """What the coordinator has stored."""

@@ -102,8 +102,12 @@ FORGED: list[tuple[Any, tuple[Any, ...]]] = [
     (0.0, ("plan", "noise_scale")),
     (-3, ("plan", "vi", "steps")),
     (10**400, ("plan", "vi", "clip")),
-    ("poisson", ("plan", "model")),
-    ("sgld", ("plan", "method")),
+    ("cox", ("plan", "model")),
+    ("..outside:model", ("plan", "model")),
+    ("os/path:join", ("plan", "model")),
+    ("my_models:sepsis", ("plan", "model")),
+    ("sha256:" + "0" * 64, ("source",)),
+    ("em", ("plan", "method")),
     ("nobody", ("plan", "unit")),
     (1, ("plan", "vi", "is_adaptive")),
     ("", ("plan", "name")),
@@ -164,7 +168,8 @@ def test_bytes_that_are_no_agreement_are_refused_in_one_sentence(data: bytes) ->
 
 
 PLAIN = {
-    "format": 2,
+    "format": 3,
+    "source": None,
     "columns": ["age"],
     "target": "ill",
     "table": {"names": [], "numbers": [], "low": [], "high": [], "classes": None},

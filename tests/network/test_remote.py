@@ -43,6 +43,11 @@ def plain(found: StudyResult) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in ("statement", "statement_text")}
 
 
+def of_study(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of sites without their ledgers, which count samples by another rule where other studies may follow."""
+    return [{name: row[name] for name in row if name not in ("ledger_spent", "budget")} for row in rows]
+
+
 def row(found: StudyResult, name: str) -> dict[str, Any]:
     return next(row for row in found.sites if row["name"] == name)
 
@@ -126,11 +131,12 @@ def test_so_is_every_kind_of_study(clinics: Any, case: str) -> None:
     alone = federate(clinics.study.plan, sites, out=clinics.folder / "alone", insecure_seed=3)
     assert plain(found) == plain(alone)
     assert found.released == alone.released
-    assert found.sites == alone.sites
+    assert of_study(found.sites) == of_study(alone.sites)
     for name in NAMES:
         statement = found.posterior.statement["sites"][name]
         assert statement["epsilon"] == pytest.approx(clinics.sessions[name].allowance.spent(), rel=1e-3)
-        assert statement["epsilon"] <= clinics.ledger(name).spent() <= 2.0  # by a rule that costs more, of samples
+        ledger = clinics.ledger(name)
+        assert statement["epsilon"] <= ledger.spent() <= ledger.epsilon  # by a rule that costs more, of samples
 
 
 def test_a_study_that_goes_on_in_another_sitting_gives_the_same(clinics: Any) -> None:

@@ -15,6 +15,7 @@ from tests.network.conftest import NORTH, check_refused, log_of, note_of
 from tacit.engines.coordinator import aggregate
 from tacit.federated.messages import Refusal, Update
 from tacit.federated.responder import NO_BUDGET
+from tacit.files.site_file import read_site
 from tacit.network import audit_log
 from tacit.privacy import accounting
 from tacit.privacy.events import Gaussian, compose
@@ -42,7 +43,7 @@ def test_a_budget_that_was_changed_behind_the_ledger_s_back_is_not_the_ledger_s(
 
 def test_two_studies_share_the_budget_of_a_site(clinics: Any) -> None:
     """The second is not begun, since it could not be paid for to its end; what the first has begun goes on."""
-    clinics.set(NORTH, epsilon=2.5, studies=None)
+    clinics.set(NORTH, epsilon=2.05, studies=None)
     clinics.open(NORTH)
     assert isinstance(clinics.ask(NORTH, phase="scaling"), Update)
     assert isinstance(clinics.ask(NORTH), Update)
@@ -96,7 +97,9 @@ def settled(clinics: Any) -> Any:
 
 def test_a_study_spends_no_more_than_its_own_part_of_a_budget(clinics: Any) -> None:
     """Whatever else the site has, and however many updates the coordinator asks for: by vi, that end by the ledger."""
-    clinics.study = clinics.read(method="vi", epsilon=0.3, rounds=30)
+    clinics.study = clinics.read(
+        method="vi", epsilon=0.3, rounds=30, vi={"noise_multiplier": 20.0, "steps": 5, "sampling_rate": 0.4}
+    )
     clinics.set(NORTH, epsilon=5.0)
     clinics.open(NORTH)
     answers = [clinics.ask(NORTH, round, content=settled(clinics)) for round in range(30)]
@@ -132,6 +135,20 @@ def test_a_site_counts_by_a_rule_that_is_proved_and_says_which(clinics: Any, met
     assert session.refusal == ""
     assert clinics.ledger(NORTH).accountant.startswith(RULES[method])
     assert note_of(session)["rule"] == clinics.ledger(NORTH).accountant
+
+
+def test_an_example_of_a_site_file_has_the_budget_that_its_rule_asks_for_a_study_of_samples(clinics: Any) -> None:
+    """A rule that also holds for studies chosen later prices samples above the study's own ε."""
+    clinics.study = clinics.read(method="vi")
+    clinics.set(NORTH)
+    session = clinics.open(NORTH)
+    budget = read_site(clinics.path(NORTH)).settings.limits.epsilon
+    assert session.refusal == ""
+    assert 2.0 < budget == clinics.ledger(NORTH).epsilon < 2.6
+    clinics.study = clinics.read()
+    assert read_site(clinics.path(NORTH)).settings.limits.epsilon == budget
+    clinics.set(NORTH)
+    assert read_site(clinics.path(NORTH)).settings.limits.epsilon == 2.0, "without samples nothing is added"
 
 
 def test_a_rule_of_a_ledger_is_not_changed(clinics: Any) -> None:

@@ -46,7 +46,11 @@ OBJECTIONS: dict[str, tuple[dict[str, Any], Callable[[Any], Any], str]] = {
     "far more ε": ({}, of_site(epsilon=1e300), "epsilon=1e+300 is asked for; expected at most 2 here"),
     "less δ": ({}, of_site(delta=1e-5), "delta=1e-05 is asked for; expected 0.0001"),
     "more δ": ({}, of_site(delta=1e-3), "delta=0.001 is asked for; expected 0.0001"),
-    "less noise": ({"least_noise": 3.6}, of_plan(), "the noise of gradients would be 3.47 times its clip; expected"),
+    "less noise": (
+        {"least_noise": 99.0},
+        of_plan(),
+        "times its clip; expected at least 99 here: lower epsilon or raise rounds",
+    ),
     "less noise in steps": (
         {"methods": ["vi"]},
         of_plan(method="vi", vi={"noise_multiplier": 0.4}),

@@ -19,7 +19,8 @@ from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
 from tacit.federated.responder import NO_LEDGER, NO_ROOM
 from tacit.files.site_file import read_site
 from tacit.network import site_session
-from tacit.network.site_session import UNWRITABLE, asdict_of
+from tacit.network.scales import asdict_of
+from tacit.network.site_session import UNWRITABLE
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.randomness import is_secure
 from tacit.study.folder import name_of, shortened

@@ -11,10 +11,9 @@ pytest.importorskip("matplotlib")
 
 import tacit
 from tacit.data.simulated import simulate
-from tacit.fitting.policy import PLAIN, Policy
-from tacit.planning.forecast import ROUNDS, Question, forecast, rule_of
+from tacit.planning.forecast import Question, forecast
 from tacit.study.plan import Plan
-from tacit.study.program import SHARES, Program
+from tacit.study.policy import PLAIN, Policy, default_policy
 from tacit.study.scores import scores
 from tacit.study.setup import Setup
 from tacit.study.simulation import simulate as run_study
@@ -34,6 +33,8 @@ def test_more_budget_loses_less_and_narrows_intervals():
     assert all(wide > narrow for wide, narrow in pairwise(widths))
     assert all(row["rounds"] == 4 for row in rows)
     two, many = (forecast(replace(SMALL, sites=sites)) for sites in (2, 32))
+    shared = forecast(replace(SMALL, sites=32, secure_sum=True))  # near one site with all records
+    assert rows[2]["interval_widening"] < shared[2]["interval_widening"] < many[2]["interval_widening"]
     assert many[2]["log_likelihood_loss"] > two[2]["log_likelihood_loss"]
     assert all(wide["interval_widening"] > narrow["interval_widening"] for wide, narrow in zip(many, two, strict=True))
 
@@ -62,14 +63,11 @@ def test_the_forecast_of_a_study_is_near_what_studies_come_to(epsilon):
     assert abs(likelihood - row["log_likelihood_loss"]) < 0.03
 
 
-def test_rules_are_those_of_fit_and_of_studies():
-    assert rule_of(SMALL, None) == tacit.policy.default_policy().rule("logistic")
-    assert sum(rule_of(SMALL, 7).steps) == 7
-    many = rule_of(replace(SMALL, sites=3), 20)
-    second = Program(Plan("logistic", rounds=20)).stages[1]
-    assert many.steps == (second, 20 - second)
-    assert (many.moments, many.curvature) == (SHARES["scaling"], SHARES["curvature"])
-    assert all(sum(rule_of(replace(SMALL, sites=3), rounds).steps) == rounds for rounds in (2, *ROUNDS))
+def test_the_rounds_are_the_policys_unless_some_are_given():
+    question = replace(SMALL, records=60, rounds=())
+    (count,) = {row["rounds"] for row in forecast(question, Policy({"logistic": replace(PLAIN, rounds=3)}))}
+    assert count == 3
+    assert default_policy().rule("logistic").rounds > 3
 
 
 def test_the_range_holds_the_epsilon_that_was_asked_for():
@@ -77,8 +75,6 @@ def test_the_range_holds_the_epsilon_that_was_asked_for():
         question = replace(SMALL, epsilon=epsilon)
         assert epsilon in question.epsilons
         assert max(question.epsilons) <= 14
-    odd = Policy({"logistic": replace(PLAIN, steps=(1, 2, 3), noise=(1.0, 2.0, 3.0))})
-    assert rule_of(SMALL, 7, odd).steps == (1, 6)
 
 
 def test_stand_ins_have_the_sizes_that_were_asked_for():
@@ -92,7 +88,7 @@ def test_the_command_writes_a_figure_and_a_sentence(tmp_path, run):
     command = ("plan", "--records", 400, "--features", 4, "--numbers", 2, "--epsilon", 1, "--delta", 1e-4)
     code, said, _ = run(*command, "--rounds", "4", "--out", tmp_path)
     assert code == 0
-    assert "At ε = 1: accuracy of about" in said
+    assert "At ε = 1 in 4 rounds: accuracy of about" in said
     assert "no record" in said
     result = json.loads((tmp_path / "plan.json").read_text())
     assert result["question"]["records"] == 400
@@ -114,7 +110,8 @@ def test_the_command_writes_a_figure_and_a_sentence(tmp_path, run):
         (("--sites", 500), "sites=500"),
         (("--numbers", 9), "numbers=9"),
         (("--model", "cubic"), "cubic"),
-        (("--model", "poisson", "--sites", 2), "poisson"),
+        (("--model", "softmax"), "softmax"),
+        (("--secure-sum", "--sites", 2), "2 sites"),
         (("--rounds", "1,x"), "rounds"),
         (("--rounds", "1"), "rounds=1"),
         (("--policy", "none.json"), "none.json"),

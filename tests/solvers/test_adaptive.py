@@ -117,7 +117,7 @@ def test_thresholds_and_decay_are_the_optimisers_and_cost_nothing():
 
 def test_a_fit_takes_it_by_name():
     posterior = tacit.fit("logistic", (X, Y), 5.0, 1e-5, bounds=(-10, 10), clip="adaptive", steps=60, insecure_seed=1)
-    assert posterior.plan["is_adaptive"]
+    assert posterior.plan["vi"]["is_adaptive"]
     assert posterior.plan["method"] == "vi"
     assert posterior.epsilon <= 5.0
     with pytest.raises(ValueError, match="clip='fixed'; expected a number above 0, 'adaptive'"):

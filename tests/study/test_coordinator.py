@@ -15,7 +15,7 @@ from tacit.study.answers import HUGE, limits
 from tacit.study.front import federate
 from tacit.study.host import Snapshot
 from tacit.study.local import LocalHost
-from tacit.study.plan import Plan
+from tacit.study.plan import Plan, VISettings
 from tacit.study.setup import Setup
 from tacit.tables.table import Table
 
@@ -72,8 +72,9 @@ def test_honest_answers_are_far_within_the_limits_and_the_limits_are_not_idle(tm
         Plan("logistic", rounds=4, unit="site", noise="central"),
         Plan("logistic", rounds=4, unit="site", noise="per-site"),
         Plan("logistic", rounds=4, method="vi"),
+        Plan("logistic", rounds=4, method="vi", vi=VISettings(noise_multiplier=5.0)),
     ],
-    ids=["ep", "linear", "tied", "sampled", "central", "per-site", "vi"],
+    ids=["ep", "linear", "tied", "sampled", "central", "per-site", "vi", "published"],
 )
 def test_limits_have_the_form_of_an_answer_for_every_plan(plan):
     def sized(records: int) -> Table:
@@ -88,7 +89,7 @@ def test_limits_have_the_form_of_an_answer_for_every_plan(plan):
             assert jax.tree.structure(limit) == jax.tree.structure(shape)
             assert all(0 < bound <= HUGE for bound in jax.tree.leaves(limit))
     assert setup.most_updates("scaling") == 1
-    assert setup.most_updates("inference") == (None if plan.method == "vi" else plan.rounds)
+    assert setup.most_updates("inference") == (None if plan.is_published else plan.rounds)
 
 
 def test_without_privacy_nothing_is_clipped_and_limits_are_those_of_sums_that_stay_finite():

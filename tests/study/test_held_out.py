@@ -72,3 +72,19 @@ def test_a_record_is_learnt_from_or_judged_by_and_never_both(tmp_path):
         np.testing.assert_array_equal(learnt | judged, whole)
         assert not np.any(learnt & judged)
         assert np.any(judged)
+
+
+def test_the_type_that_numpy_infers_from_all_records_moves_none_to_the_other_side():
+    """A column of whole numbers is of another type where one record has a decimal."""
+    from tacit.federated.held_out import held_out, seeded_secret
+    from tacit.study.reading import contents_of
+
+    whole = np.arange(200)
+    with_decimal = np.append(whole, 2.5)
+    assert with_decimal.dtype != whole.dtype
+    secret, labels = seeded_secret(1), np.zeros(201)
+    within = held_out(secret, contents_of((with_decimal, labels)))
+    without = held_out(secret, contents_of((whole, labels[:200].astype(int))))
+    np.testing.assert_array_equal(within[:200], without)
+    assert 0 < without.sum() < 200
+    assert len(contents_of((whole[:0], labels[:0]))) == 0

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from tests.study.studies import KINDS, PLAN, ROUNDS, SLOTS, ledger_paths, make_sites, own_ledger, stopped, table
 
+from tacit.privacy import accounting
 from tacit.privacy.allowance import Allowance
+from tacit.privacy.events import compose
 from tacit.privacy.ledger import Ledger
 from tacit.study.front import federate
 from tacit.study.plan import Plan, VISettings
 from tacit.study.setup import Setup
-from tacit.study.sites import check_apart
+from tacit.study.sites import Site, check_apart
 
 pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
 
@@ -142,10 +144,18 @@ def test_every_kind_of_study_charges_through_its_allowance(tmp_path, monkeypatch
     assert set(asked) == {4.0}
 
 
-def test_a_ledger_of_another_delta_is_refused(tmp_path):
+def test_a_study_keeps_its_own_delta_and_its_ledger_another(tmp_path):
     own = [replace(m, ledger=own_ledger(tmp_path, m.name, delta=1e-3)) for m in make_sites()]
-    with pytest.raises(ValueError, match=r"delta=0\.0001 of site-0, and 0\.001 in its ledger"):
-        federate(PLAN, own, out=tmp_path / "out")
+    found = federate(PLAN, own, out=tmp_path / "out", insecure_seed=1)
+    for row, site in zip(found.sites, own, strict=True):
+        assert site.ledger is not None
+        ledger = Ledger.open(site.ledger)
+        event = compose(*(entry.event for entry in ledger.entries()))
+        assert row["delta"] == 1e-4
+        assert 3.9 < row["spent"] <= 4.0
+        assert row["spent"] == pytest.approx(accounting.epsilon(event, 1e-4), rel=1e-6), "at the study's δ"
+        assert ledger.delta == 1e-3
+        assert row["ledger_spent"] == ledger.spent() < row["spent"], "at the ledger's δ, which is larger"
 
 
 def test_one_table_at_two_sites_is_refused_and_one_record_or_none_is_not(tmp_path):
@@ -168,3 +178,19 @@ def test_two_sites_have_no_ledger_in_common(tmp_path):
         with pytest.raises(ValueError, match="site-0 and site-1 share one ledger"):
             Setup(PLAN, [sites[0], replace(sites[1], ledger=other)])
     Setup(Plan("logistic", rounds=ROUNDS, unit="site"), sites)
+
+
+@pytest.mark.parametrize("groups", [[1.0, np.nan, 2.0], [1, None, 2], [1, 2]])
+def test_records_of_persons_without_an_id_are_refused(groups):
+    """NumPy would take all of them for one person, of whom only the first records are used."""
+    site = Site("north", table(3), 1.0, 1e-4, groups=np.array(groups, object if None in groups else None))
+    with pytest.raises(ValueError, match="groups of north lack an id"):
+        Setup(Plan("logistic", unit="person", most_records=1), [site])
+
+
+def test_a_plan_of_many_numbers_costs_what_its_receipts_cost():
+    """A ledger's reserve for draws of noise depends on how many numbers leave."""
+    event = Setup(PLAN, make_sites()).cost(0)
+    assert event is not None
+    counts = {part.event.coordinates for part in event.events}  # type: ignore[attr-defined]
+    assert {3, 9} <= counts, "gradients of three coefficients, and their curvature"

@@ -148,12 +148,22 @@ def test_what_names_a_study_does_not_depend_on_the_defaults_of_a_version():
         assert Bold("logistic").identity() == usual | {"salt": 7}, "without `before`, it is always there"
 
 
-def test_no_two_settings_share_a_name():
-    class Twice(Plan):
-        clip: float = setting(1.0, "also the name of a setting of [vi]")
+def test_settings_of_a_solver_are_not_taken_for_those_of_the_plan():
+    """`clip` and `sampling_rate` are names of both."""
+    natural = Plan("logistic", clip=2.0).identity()
+    vi = Plan("logistic", method="vi", vi=VISettings(clip=2.0)).identity()
+    assert (natural["clip"], natural["vi.clip"], vi["clip"], vi["vi.clip"]) == (2.0, None, None, 2.0)
 
-    with mock.patch.object(plan, "Plan", Twice), pytest.raises(ValueError, match=r"'clip'.*another name"):
-        Twice("logistic").identity()
+
+def test_a_study_is_named_by_the_rule_that_it_uses_and_not_by_where_it_came_from():
+    """Else sites with policies of two versions could sign one name for two plans."""
+    usual, rule = Plan("logistic"), Plan("logistic").rule.to_dict()
+    assert Plan("logistic", policy=rule).identity() == usual.identity()
+    other = rule | {"curvature": rule["curvature"] / 2}
+    assert Plan("logistic", policy=other).identity() != usual.identity()
+    later = mock.Mock(rule=lambda name: usual.replace(policy=other).rule)
+    with mock.patch("tacit.study.policy.default_policy", return_value=later):
+        assert usual.identity() == Plan("logistic", policy=other).identity()
 
 
 def test_it_is_documented_and_in_the_schema_for_editors(seen):
@@ -198,6 +208,15 @@ def test_the_command_prints_a_schema_that_takes_what_is_sound_and_refuses_a_slip
         jsonschema.validate(plain, schema)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**plain, "ruonds": 3}, schema)
+
+
+def test_the_schema_takes_models_of_one_s_own_by_name_alone(run):
+    schema = json.loads(run("study", "schema")[1])
+    plain = SOUND["study"][0]
+    jsonschema.validate({**plain, "model": "my_models:sepsis"}, schema)
+    for name in ("sepsis", "..outside:sepsis", "my_models:", "my_models:sepsis:x", "/etc/x:y"):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**plain, "model": name}, schema)
 
 
 def test_every_setting_says_what_it_means():

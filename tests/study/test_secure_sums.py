@@ -68,7 +68,7 @@ def test_noise_is_that_of_one_site_spread_over_all_and_enough_for_the_strictest(
 @pytest.mark.parametrize("more", [{}, {"evaluation": 0.2, "method": "ep"}, {"unit": "site"}], ids=str)
 def test_what_a_site_pays_for_secure_sums_is_what_the_plan_costs_to_the_last_number(more):
     """What a site accepts it can pay for."""
-    plan = SECURE.replace(rounds=6, **more)
+    plan = SECURE.replace(rounds=6, policy={"early": 2.0}, **more)
     setup, phases = Setup(plan, make_sites(4)), ["scaling", "inference", *(["evaluation"] if plan.evaluation else [])]
     paid: Counter[Event] = Counter()
     for phase in phases:

@@ -9,7 +9,7 @@ from tests.study.studies import PLAN, SECURE, SLOTS, make_sites, public, table
 from tacit.study.answers import limits
 from tacit.study.folder import name_of
 from tacit.study.front import federate
-from tacit.study.plan import Plan
+from tacit.study.plan import Plan, VISettings
 from tacit.study.program import Program
 from tacit.study.setup import Setup
 
@@ -49,7 +49,7 @@ def test_a_setup_needs_no_records_and_is_the_same_study_for_all_sites(plan):
 
 def test_a_schedule_of_sites_elsewhere_goes_by_their_slots():
     plan = Plan("logistic", rounds=2, schedule="asynchronous")
-    assert Setup(plan, public(), is_remote=True).steps() == Program(plan).steps([SLOTS] * 3)
+    assert Setup(plan, public(), is_remote=True).steps() == Program(plan).schedule([SLOTS] * 3)
 
 
 def test_slots_are_given_of_all_sites_or_of_none_and_hold_all_records():
@@ -65,7 +65,7 @@ def test_slots_are_given_of_all_sites_or_of_none_and_hold_all_records():
         Setup(PLAN, make_sites(slots=SLOTS), slots=SLOTS)
     with pytest.raises(ValueError, match="remote sites without slots"):
         Setup(PLAN, make_sites(), is_remote=True)
-    with pytest.raises(ValueError, match="slots=5 for 24 records; expected room for all"):
+    with pytest.raises(ValueError, match="slots=5 and more records at a site; expected room for all"):
         Setup(PLAN, make_sites(), slots=5)
 
 
@@ -87,7 +87,11 @@ def test_the_cost_of_a_part_is_within_its_budget_and_that_of_the_published_form_
     cost = Setup(PLAN, public(), is_remote=True).cost(0)
     assert cost is not None
     assert 3.9 < accounting.epsilon(cost, 1e-4) <= 4.0
-    assert Setup(Plan("logistic", method="vi"), public(), is_remote=True).cost(0) is None
+    vi = Setup(Plan("logistic", method="vi"), public(), is_remote=True).cost(0)
+    assert vi is not None
+    assert 3.9 < accounting.epsilon(vi, 1e-4) <= 4.0
+    published = Plan("logistic", method="vi", vi=VISettings(noise_multiplier=5.0))
+    assert Setup(published, public(), is_remote=True).cost(0) is None
 
 
 # --- A large δ -----------------------------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ from tacit.basics.lazy import lazily
 
 if TYPE_CHECKING:
     from tacit.audit.attacks import Attack, attribute, membership
-    from tacit.audit.studies import of_study
-    from tacit.audit.subjects import of_fit, of_mechanism
+    from tacit.audit.studies import of_fit, of_study
+    from tacit.audit.subjects import of_mechanism
 
 _HOMES = {
     "Attack": "tacit.audit.attacks",
     "attribute": "tacit.audit.attacks",
     "membership": "tacit.audit.attacks",
-    "of_fit": "tacit.audit.subjects",
+    "of_fit": "tacit.audit.studies",
     "of_mechanism": "tacit.audit.subjects",
     "of_study": "tacit.audit.studies",
 }

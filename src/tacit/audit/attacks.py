@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tacit.audit.subjects import access_of, made_up, slopes
-from tacit.fitting.prepare import prepare
+from tacit.audit.eavesdropping import eavesdropped
+from tacit.audit.subjects import made_up, slopes
 from tacit.privacy import accounting
 from tacit.privacy.events import Adjacency, Event
 from tacit.privacy.randomness import insecure_key
-from tacit.privacy.released import price
+from tacit.study.plan import Plan
+from tacit.study.setup import Setup
+from tacit.study.sites import Site
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,9 @@ def _attack(
     """Fit many times in two worlds. `world(0 or 1)` gives the person's presence and first column."""
     if runs < 2:
         raise ValueError(f"runs={runs}; expected at least 2")
-    table = made_up(records, columns)
-    blank = access_of(table)
-    _, program = prepare(
-        insecure_key(0), "logistic", table, blank, epsilon, delta, scaling="bounds", adjacency=adjacency
-    )
+    plan = Plan("logistic", scaling="bounds", adjacency=adjacency)
+    setup = Setup(plan, [Site("made-up", made_up(records, columns), epsilon, delta)])
+    blank = setup.records(0)
     weights = jnp.asarray(slopes(columns))
     person = jnp.sign(weights)  # the model is surest of a 1 here; the label is 0
 
@@ -110,8 +110,9 @@ def _attack(
             x = jax.random.uniform(people, (records, columns), minval=-0.5, maxval=0.5)
             y = jax.random.bernoulli(labels, jax.nn.sigmoid(x @ weights)).astype(x.dtype)
             x, y = x.at[0].set(person.at[0].set(secret)), y.at[0].set(0)
-            given = replace(blank, records=(x[:, None], y[:, None]), present=blank.present.at[0, 0].set(is_there))
-            mean, covariance = program(noise, given).value.q
+            drawn = (x[:, None], y[:, None]), blank.records[1]
+            given = replace(blank, records=drawn, present=blank.present.at[0, 0].set(is_there))
+            mean, covariance = eavesdropped(setup.reading([given]), noise, canaries=0)[0].found
 
             def predict(record: Array) -> Array:
                 """log p(label 0 | record), the posterior averaged by MacKay's approximation."""
@@ -126,5 +127,4 @@ def _attack(
     for number in (0, 1):
         keys = jax.random.split(jax.random.fold_in(insecure_key(seed), number), runs // 2)
         found.append(np.asarray(scores(keys, *(jnp.asarray(value) for value in world(number)))))
-    event = price(program, insecure_key(0), blank) if math.isfinite(epsilon) else None
-    return Attack(found[0], found[1], event, adjacency)
+    return Attack(found[0], found[1], setup.cost(0) if math.isfinite(epsilon) else None, adjacency)

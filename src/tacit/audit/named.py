@@ -4,11 +4,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from tacit.audit.studies import of_row, of_study
-from tacit.audit.subjects import ROW, Subject, of_fit, of_mechanism
+from tacit.audit.studies import of_fit, of_row, of_study
+from tacit.audit.subjects import ROW, Subject, of_mechanism
 from tacit.privacy import accounting
 from tacit.privacy.mechanism import SubsampledGaussian
-from tacit.study.plan import Plan
+from tacit.study.plan import Plan, VISettings
 
 # Takes a minute or two on two cores; for a row, with a hundred records and a few rounds.
 RUNS = {"fit": 100_000, "vi": 20_000, "sites": 20_000, "mechanism": 200_000, ROW: 10_000}
@@ -41,8 +41,8 @@ def named(
     if what == "fit":
         return of_fit(epsilon, delta, canary=canary), RUNS[what]
     if what == "vi":
-        settings = VI_GIVEN | {name: value for name, value in given.items() if value is not None}
-        return of_fit(epsilon, delta, canary=canary, given=settings), RUNS[what]
+        vi = VISettings(**VI_GIVEN | {name: value for name, value in given.items() if value is not None})
+        return of_fit(epsilon, delta, canary=canary, method="vi", vi=vi), RUNS[what]
     if what == "sites":
         return of_study(Plan("logistic", rounds=ROUNDS), (epsilon, delta), canary=canary), RUNS[what]
     if what == "mechanism":

@@ -55,7 +55,7 @@ def audit(
     from tacit.report.progress import watching
 
     with watching() as watch:
-        from tacit.audit import named, subjects
+        from tacit.audit import named, studies
 
         check_positive(steps=steps)
         make_folder(out)
@@ -64,7 +64,7 @@ def audit(
             _check_one_run(what == "fit" and canary == "worst" and all(setting is None for setting in given))
             many = {} if canaries is None else {"canaries": canaries}
             watch.say("One run with many canaries: planning, compiling and running")
-            result = subjects.once(epsilon, delta, confidence=confidence, seed=seed, **many)
+            result = studies.once(epsilon, delta, confidence=confidence, seed=seed, **many)
             found = None
         else:
             if canaries is not None:

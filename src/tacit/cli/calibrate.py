@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tacit.basics.shapes import SHAPES
 from tacit.cli.checks import show
-from tacit.cli.options import RATE, SHAPES, STEPS, AccountantOption, AdjacencyOption, AsJsonOption, DeltaOption, among
+from tacit.cli.options import RATE, STEPS, AccountantOption, AdjacencyOption, AsJsonOption, DeltaOption, among
 
 LEVEL_COLUMNS = ("noise_multiplier", "sampling_rate", "steps")  # of a schedule's file
 
@@ -133,40 +134,11 @@ def _shaped(
     from tacit.privacy import schedules
     from tacit.privacy.events import check_sampling_rate
 
-    if shape not in SHAPES:
-        raise ValueError(f"shape={shape!r}; expected one of {', '.join(SHAPES)}")
-    needed = {"constant": None, "influence": "contraction"}.get(shape, "noise_end")
-    also = {"polynomial": "power", "stepwise": "stages", "influence": "momentum"}.get(shape)
-    for name, value in given.items():
-        if name not in (needed, also):
-            raise ValueError(f"{name}={value} is not a setting of shape={shape!r}; leave it out, or give another shape")
-    if needed is not None and needed not in given:
-        raise ValueError(f"shape={shape!r} without --{needed.replace('_', '-')}; say how its noise changes")
     check_sampling_rate(rate)
     if rate_end is not None and not 0 < rate_end <= 1:
         raise ValueError(f"rate_end={rate_end}; expected a number above 0 and at most 1")
-    if "noise_end" in given and not 1 / schedules.MOST_RATIO <= given["noise_end"] <= schedules.MOST_RATIO:
-        raise ValueError(f"noise_end={given['noise_end']}; expected a number from 0.001 to 1000")
-
-    def between(start: float, end: float) -> Any:
-        match shape:
-            case "polynomial":
-                return schedules.polynomial(steps, start, end, given.get("power", 2.0))
-            case "exponential":
-                return schedules.exponential(steps, start, end)
-            case "stepwise":
-                return schedules.stepwise(steps, start, end, given.get("stages", min(4, steps)))
-        return schedules.linear(steps, start, end)
-
-    rates = rate if rate_end is None else between(rate, rate_end)
-    if shape == "influence":
-        decay = given.get("momentum", 0.0)
-        if not 0 <= decay < 1:
-            raise ValueError(f"momentum={decay}; expected a number of at least 0 and below 1")
-        noise = schedules.optimal(schedules.momentum_influence(steps, given["contraction"], decay))
-        noise = noise / noise[0]
-    else:
-        noise = between(1.0, given.get("noise_end", 1.0))
+    noise = schedules.shaped(shape, steps, **given)
+    rates = rate if rate_end is None else schedules.between(shape, steps, rate, rate_end, **given)
     about = {"shape": shape, **given, "sampling_rate": rate, **({} if rate_end is None else {"rate_end": rate_end})}
     return schedules.Schedule.of(noise, rates), about
 

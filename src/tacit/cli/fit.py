@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import tacit
-from tacit.basics.methods import fit_methods
+from tacit.basics.methods import METHODS
 from tacit.basics.plain import finite
 from tacit.cli.checks import check_level, check_positive, make_folder
 from tacit.cli.options import MODELS, SCALINGS, AdjacencyOption, AsJsonOption, DeltaOption, LevelOption, among, either
@@ -48,11 +48,18 @@ ScalingOption = Annotated[
     ),
 ]
 MethodOption = Annotated[
-    str,
-    typer.Option(help="vi, ep, sep (expectation propagation) or sgld (samples).", autocompletion=among(*fit_methods())),
+    str | None,
+    typer.Option(help=f"{either(tuple(METHODS))}; by default the model's.", autocompletion=among(*METHODS)),
 ]
 StepsOption = Annotated[int | None, typer.Option(help="Number of noisy steps; by default a rule's.")]
 ClipOption = Annotated[float | None, typer.Option(help="Limit on one unit's effect on a step; by default a rule's.")]
+NoiseScaleOption = Annotated[
+    float | None,
+    typer.Option(help="linear: spread of the target around its mean, relative to the target's; learned by default."),
+]
+EvaluationOption = Annotated[
+    float | None, typer.Option(help="Share of the budget that pays for scores on held-out records.")
+]
 PriorDeviationOption = Annotated[
     float, typer.Option(help="The prior's standard deviation for coefficients of standardised features.")
 ]
@@ -95,10 +102,12 @@ def fit(
     categories: CategoriesOption = None,
     classes: ClassesOption = None,
     scaling: ScalingOption = "moments",
-    method: MethodOption = "vi",
+    method: MethodOption = None,
     steps: StepsOption = None,
     clip: ClipOption = None,
     prior_deviation: PriorDeviationOption = 1.0,
+    noise_scale: NoiseScaleOption = None,
+    evaluation: EvaluationOption = None,
     policy: PolicyFileOption = None,
     adjacency: AdjacencyOption = "add-remove",
     level: LevelOption = 0.95,
@@ -121,18 +130,19 @@ def fit(
     from tacit.report.progress import watching
 
     with watching() as watch:
-        from tacit.fitting.front import fit as fit_table
-        from tacit.fitting.policy import Policy
-        from tacit.fitting.prepare import check_method
+        from tacit.study.front import fit as fit_table
+        from tacit.study.policy import Policy
+        from tacit.study.settings import plan_of
         from tacit.tables.facts import Facts
 
-        _check_fit(model, epsilon, delta, scaling, adjacency, unit, most_records, level, insecure_seed)
-        check_method(method)
-        check_positive(steps=steps, clip=clip, prior_deviation=prior_deviation)
-        settings: dict[str, Any] = {"scaling": scaling, "most_records": most_records, "slots": slots}
-        settings |= {"prior_deviation": prior_deviation, "method": method, "steps": steps, "clip": clip}
-        settings |= {"adjacency": adjacency, "allow_large_delta": allow_large_delta, "insecure_seed": insecure_seed}
+        _check_fit(model, epsilon, delta, unit, most_records, level, insecure_seed)
+        check_positive(steps=steps, clip=clip)
+        settings: Any = {"scaling": scaling, "prior_deviation": prior_deviation, "method": method}
+        settings |= {"steps": steps, "clip": clip, "noise_scale": noise_scale, "evaluation": evaluation or 0.0}
+        settings |= {"adjacency": adjacency, "allow_large_delta": allow_large_delta}
+        settings |= {} if unit is None else {"unit": "person", "most_records": most_records}
         settings["policy"] = None if policy is None else Policy.read(policy)
+        plan_of(model, settings)  # refused before a file is read
         charging = _Charging.of(data, epsilon, ledger, budget_epsilon, budget_delta, no_ledger)
         facts = Facts.given(schema, bounds or (), categories or (), classes)
         make_folder(out)
@@ -142,19 +152,24 @@ def fit(
         table = _table(data, target, model, unit, columns, facts, force)
         watch.budgets, watch.spent = {data.name: epsilon}, {data.name: 0.0}
         watch.say("Planning, compiling and running: some seconds")
+
+        def observe(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
+            watch.step(phase, done, total, {data.name: sum(spent.values())})
+
         with charging.announced():
-            posterior = fit_table(model, table, epsilon, delta, **settings, **charging.options)
+            more: dict[str, Any] = {"slots": slots, "insecure_seed": insecure_seed, "observe": observe}
+            posterior = fit_table(model, table, epsilon, delta, **more, **settings, **charging.options)
         watch.spent = {data.name: posterior.epsilon}
         watch.say("Writing")
         from tacit.report import fitted
 
         # If persons have several records, the number of persons is public and the number of records is not.
-        size = {"records": len(table.target)} if table.groups is None else {"persons": int(table.groups.max()) + 1}
+        size = {"records": len(table.target)} if table.groups is None else {"persons": len(set(table.groups))}
         about = {
             "version": tacit.__version__,
             "file": data.name,
             "model": model,
-            "method": method,
+            "method": posterior.plan["method"],
             "target": target,
             **(size if slots is None else {"slots": slots}),
             "epsilon": finite(posterior.epsilon),
@@ -163,6 +178,7 @@ def fit(
             "adjacency": adjacency,
             "randomness": posterior.statement["randomness"],
             "ledger": posterior.statement["ledger"],
+            **_released(posterior),
             "level": level,
         }
         result = fitted.write(out, posterior, about, level)
@@ -170,6 +186,11 @@ def fit(
         typer.echo(json.dumps(result))
     else:
         fitted.show(out, posterior, result, level)
+
+
+def _released(posterior: Any) -> dict[str, Any]:
+    """The entry of the result for scores on held-out records, if they were paid for."""
+    return {"released": posterior.details["released"]} if "released" in posterior.details else {}
 
 
 def _table(data: Path, target: str, model: str, unit: str | None, columns: str | None, facts: Any, force: bool) -> Any:
@@ -191,8 +212,6 @@ def _check_fit(
     model: str,
     epsilon: float,
     delta: float,
-    scaling: str,
-    adjacency: str,
     unit: str | None,
     most_records: int | None,
     level: float,
@@ -200,16 +219,12 @@ def _check_fit(
 ) -> None:
     """Refuse wrong settings before a file is read."""
     from tacit.privacy.checks import check_delta
-    from tacit.privacy.events import check_adjacency
     from tacit.privacy.randomness import insecure_key
 
     link_of(model)
     if not epsilon > 0:
         raise ValueError(f"epsilon={epsilon}; expected a number above 0, or inf for no privacy")
     check_delta(delta)
-    check_adjacency(adjacency)
-    if scaling not in ("moments", "bounds"):
-        raise ValueError(f"scaling={scaling!r}; expected 'moments' or 'bounds'")
     if unit is not None and (most_records is None or most_records < 1):
         given = "no --most-records" if most_records is None else f"most_records={most_records}"
         raise ValueError(f"unit={unit!r} with {given}; expected how many records of one person to use, at least 1")
@@ -244,7 +259,7 @@ class _Charging:
             return cls(None, {})
         import tempfile
 
-        from tacit.fitting.charging import beside
+        from tacit.study.charging import beside
 
         path = beside(data) if ledger is None else ledger
         if epsilon == float("inf"):

@@ -16,6 +16,7 @@ LedgerPathArgument = Annotated[Path, typer.Argument(help="The site's ledger.")]
 def ledger_show(path: LedgerPathArgument, as_json: AsJsonOption = False) -> None:
     """Budget, spending and entries of a site's ledger."""
     from tacit.privacy.ledger import Ledger
+    from tacit.study.folder import shortened
 
     found = Ledger.open(path).to_dict()
     lines = [
@@ -24,7 +25,7 @@ def ledger_show(path: LedgerPathArgument, as_json: AsJsonOption = False) -> None
         *(
             f"{e['position']:>6}  {e['time'][:19]}Z  "
             + (
-                f"ε = {e['spent']:.6g} after round {e['round']} of {e['study']}"
+                f"ε = {e['spent']:.6g} after round {e['round']} of {shortened(e['study'])}"
                 if e["budget"] is None
                 else f"budget raised to ε = {e['budget']:g}"
             )
@@ -56,8 +57,8 @@ def ledger_create(
     as_json: AsJsonOption = False,
 ) -> None:
     """Make a ledger with a budget for all analyses of a data set. Its rule covers adaptively chosen analyses."""
-    from tacit.fitting.charging import ENDING
     from tacit.privacy.ledger import Ledger
+    from tacit.study.charging import ENDING
 
     if rule not in RULES:
         raise ValueError(f"rule={rule!r}; expected {' or '.join(RULES)}")

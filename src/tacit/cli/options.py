@@ -19,7 +19,6 @@ SCALINGS = ("moments", "bounds")
 AUDITED = ("fit", "vi", "sites", "mechanism")
 UNITS = ("record", "person", "site")
 CANARIES = ("worst", "mislabelled", "outlying", "row")
-SHAPES = ("constant", "linear", "polynomial", "exponential", "stepwise", "influence")
 
 
 def either(words: Sequence[str]) -> str:

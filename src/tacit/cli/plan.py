@@ -21,8 +21,11 @@ def plan(
         typer.Option(help=f"{either(PLANNED_MODELS)}.", autocompletion=among(*PLANNED_MODELS)),
     ] = "logistic",
     numbers: Annotated[int | None, typer.Option(help="How many features are numeric; by default all.")] = None,
-    rounds: Annotated[str | None, typer.Option(help="Rounds to compare, as 5,10,20; by default a range.")] = None,
-    policy: Annotated[Path | None, typer.Option(help="A policy that 'tacit policy learn' wrote, for one site.")] = None,
+    secure_sum: Annotated[
+        bool, typer.Option("--secure-sum", help="Whether sites share one noise in secure sums.")
+    ] = False,
+    rounds: Annotated[str | None, typer.Option(help="Rounds to compare, as 5,10,20; by default the policy's.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="A policy that 'tacit policy learn' wrote.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for figure and table; made if needed.")] = Path("plan-output"),
     as_json: AsJsonOption = False,
 ) -> None:
@@ -30,14 +33,12 @@ def plan(
     from tacit.report.progress import watching
 
     with watching() as watch:
-        from tacit.fitting.policy import Policy
         from tacit.planning.forecast import Question, forecast
+        from tacit.study.policy import Policy
 
         chosen = () if rounds is None else _whole_numbers("rounds", rounds)
-        if policy is not None and sites > 1:
-            raise ValueError(f"policy={policy} with sites={sites}; a policy is for one site, so leave it out")
         found = None if policy is None else Policy.read(policy)
-        question = Question(model, records, features, epsilon, delta, sites, numbers, chosen)
+        question = Question(model, records, features, epsilon, delta, sites, numbers, chosen, secure_sum)
         make_folder(out)
         watch.say(f"Simulating {len(question.epsilons)} values of ε around {epsilon:g}", "numbers of rounds")
         rows = forecast(question, found, watch.move)

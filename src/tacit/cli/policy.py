@@ -8,7 +8,7 @@ import typer
 from tacit.cli.checks import show
 from tacit.cli.options import AsJsonOption, kinds
 
-policies = typer.Typer(no_args_is_help=True, help="Policies: learned rules for the settings of fit.")
+policies = typer.Typer(no_args_is_help=True, help="Policies: learned rules for the settings of fits and studies.")
 
 
 @policies.command("learn")
@@ -24,7 +24,7 @@ def policy_learn(
             help="Kinds of regression, as logistic,linear; by default all in the tasks.", autocompletion=kinds
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(help="Number of rules to try for each kind.")] = 150,
+    trials: Annotated[int, typer.Option(help="Number of rules to try for each kind.")] = 100,
     start: Annotated[Path | None, typer.Option(help="A policy to start from; by default tacit's own.")] = None,
     seed: Annotated[int, typer.Option(help="The search's seed.")] = 0,
     as_json: AsJsonOption = False,
@@ -36,8 +36,8 @@ def policy_learn(
     from tacit.report.progress import watching
 
     with watching() as watch:
-        from tacit.fitting.policy import Policy
         from tacit.planning.learning import learn_policy, read_tasks
+        from tacit.study.policy import Policy
 
         begin = None if start is None else Policy.read(start)
         lessons = read_tasks(tasks, None if kinds is None else [kind.strip() for kind in kinds.split(",")])
@@ -68,7 +68,7 @@ def policy_show(
     as_json: AsJsonOption = False,
 ) -> None:
     """Show a policy's rules, and how they were made."""
-    from tacit.fitting.policy import Policy, default_policy
+    from tacit.study.policy import Policy, default_policy
 
     found = (default_policy() if path is None else Policy.read(path)).to_dict()
     lines: list[str] = []

@@ -14,6 +14,10 @@ def predict(
     data: Annotated[Path, typer.Argument(help="New records, a CSV or Parquet file with the columns of the fit.")],
     out: Annotated[Path, typer.Option(help="The CSV file to write, one line per record, in the same order.")],
     level: LevelOption = 0.95,
+    site: Annotated[
+        str | None,
+        typer.Option(help="With site effects: the site that the records are from. By default they are from a new one."),
+    ] = None,
     as_json: AsJsonOption = False,
 ) -> None:
     """Predict for new records with a saved posterior, with intervals for the expected value.
@@ -37,14 +41,14 @@ def predict(
         )
     listed = {kind["name"]: kind["categories"] for kind in schema["columns"] if kind["kind"] == "category"}
     features = encode(read_frame(data, listed), schema)
-    found = posterior.predict(features)
+    found = posterior.predict(features, site=site)
     target = link_of(posterior.link).target
     if target.classes is None:
         labels = posterior.classes or ()
         columns = {f"probability_{label}": found[:, j] for j, label in enumerate(labels)}
         columns["predicted"] = np.array(labels)[np.argmax(found, axis=1)]
     else:
-        low, high = posterior.predict_interval(features, level)
+        low, high = posterior.predict_interval(features, level, site=site)
         columns = {"probability" if target.has_two_classes else "mean": found, "low": low, "high": high}
         if target.has_two_classes:
             columns["predicted"] = np.array(posterior.classes or (0, 1))[(found >= 0.5).astype(int)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Study files: their schema.", no_args_is_help=True)
+app = typer.Typer(help="Study files: their schema, and hashes of models.", no_args_is_help=True)
 
 
 @app.command(short_help="The JSON schema of study files, for editors.")
@@ -34,3 +34,16 @@ def schema(
         durable.write(out, text + "\n")
     except OSError as error:
         raise ValueError(f"out={out}: {error.strerror}; expected a file in a folder that can be written to") from None
+
+
+@app.command("hash", short_help="The hash of the source of a model of your own.")
+def digest(
+    model: Annotated[str, typer.Argument(help='The model as "module:name", such as my_models:sepsis.')],
+) -> None:
+    """Print a line for [limits.own_models] of a site file: the model's name and the hash of its source.
+
+    The module must be installed here. It is read and not executed. Read its source before you allow it.
+    """
+    from tacit.study.own_models import Source
+
+    typer.echo(f'"{model}" = "{Source.of(model).digest}"')

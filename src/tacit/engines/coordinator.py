@@ -25,7 +25,7 @@ from jax import Array
 
 from tacit.basics.trees import Tree
 from tacit.engines.schedule import Step
-from tacit.federated.algorithm import Algorithm
+from tacit.federated.algorithm import Algorithm, content_for
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
 
 WITHDRAWN = "withdrawn on request"
@@ -314,13 +314,13 @@ class _Desk:
         return let_go(self.algorithm, self.now, self.withdrawn())
 
     def send(self, rounds: Mapping[int, int]) -> None:
-        """Send the aggregated posterior to each of these sites, as its round."""
+        """Send each of these sites what was aggregated, or its own part of it, as its round."""
         if not rounds:
             return
         self.now.state, content = aggregate(self.algorithm, self.now.state)
         plain = jax.tree.map(np.asarray, content)
         for site, round in rounds.items():
-            self.transport.send(site, Broadcast(self.study, round, plain))
+            self.transport.send(site, Broadcast(self.study, round, content_for(self.algorithm, plain, site)))
 
     def hear(self, owed: Mapping[int, int], under_way: Collection[int]) -> tuple[int, Answer]:
         """The next answer to a round that is still owed. owed: by site; under_way: the sites being asked now."""

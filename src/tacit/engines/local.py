@@ -14,13 +14,14 @@ from functools import partial
 from itertools import groupby
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from tacit.basics.trees import Tree
 from tacit.engines.schedule import Step
-from tacit.federated.algorithm import Algorithm
+from tacit.federated.algorithm import Algorithm, content_for
 from tacit.federated.messages import Broadcast, Refusal, Update
 
 SiteFunction = Callable[[Broadcast], Update | Refusal]
@@ -96,7 +97,8 @@ def simulate_many(
     site_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (sites, *leaf.shape)), algorithm.site_init())
     many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(plans), *leaf.shape)), (state, site_states))
     segments = [(groups, len(list(run))) for groups, run in groupby(longest, key=lambda planned: planned[1])]
-    if len(segments) > 1:  # step by step: fewer programs to compile than one for each length
+    is_part = isinstance(keys, jax.core.Tracer)  # of a program that is compiled as a whole
+    if len(segments) > 1 and not is_part:  # step by step: fewer programs to compile than one for each length
         segments = [(groups, 1) for _, groups in longest]
     records, begin = [], 0
     for groups, length in segments:
@@ -157,7 +159,8 @@ def _segment(
 
             def visit(site: Array, kind: int) -> Tree:
                 mine = jax.tree.map(lambda leaf: leaf[site], (site_states, accesses))
-                return answer(algorithm, kind, jax.random.fold_in(step_key, site), mine[0], content, mine[1])
+                sent = content_for(algorithm, content, site)
+                return answer(algorithm, kind, jax.random.fold_in(step_key, site), mine[0], sent, mine[1])
 
             parts, begin = [], 0
             for kind, count in groups:

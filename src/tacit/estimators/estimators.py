@@ -26,12 +26,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from tacit.fitting.charging import BudgetEpsilon, Place
-from tacit.fitting.front import fit
-from tacit.fitting.plan import FitMethod
-from tacit.fitting.policy import Policy
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.events import Adjacency
+from tacit.study.charging import BudgetEpsilon, Place
+from tacit.study.front import fit
+from tacit.study.policy import Policy
 from tacit.tables.standardising import PRIOR_DEVIATION
 
 
@@ -43,7 +42,7 @@ class _PrivateRegression(BaseEstimator, abc.ABC):
     bounds: Any
     indicators: Any
     prior_deviation: float
-    method: FitMethod
+    method: str | None
     policy: Policy | None
     slots: int | None
     steps: int | None
@@ -125,7 +124,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
     classes : the public list of labels. None reads them from y, which reveals a label that only one record has; the
         statement then says so. Give them for private records.
     prior_deviation : of the coefficients of standardised features.
-    method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
+    method : "natural", "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : chooses all settings that are not given (`tacit.policy`); the default one if None.
     slots : the public number of places for records or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
@@ -165,7 +164,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         indicators: Any = (),
         classes: Any = None,
         prior_deviation: float = PRIOR_DEVIATION,
-        method: FitMethod = "vi",
+        method: str | None = None,
         policy: Policy | None = None,
         slots: int | None = None,
         steps: int | None = None,
@@ -183,7 +182,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateRegression):
         self.indicators = indicators
         self.classes = classes
         self.prior_deviation = prior_deviation
-        self.method: FitMethod = method
+        self.method: str | None = method
         self.policy = policy
         self.slots = slots
         self.steps = steps
@@ -249,7 +248,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         target_bounds: tuple[float, float] | None = None,
         indicators: Any = (),
         prior_deviation: float = PRIOR_DEVIATION,
-        method: FitMethod = "vi",
+        method: str | None = None,
         policy: Policy | None = None,
         slots: int | None = None,
         steps: int | None = None,
@@ -267,7 +266,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateRegression):
         self.target_bounds = target_bounds
         self.indicators = indicators
         self.prior_deviation = prior_deviation
-        self.method: FitMethod = method
+        self.method: str | None = method
         self.policy = policy
         self.slots = slots
         self.steps = steps
@@ -328,7 +327,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     target_bounds : public limits of the target, (low, high), or None.
     indicators : columns, by name or place, that are 0 or 1; bool columns are found by themselves.
     prior_deviation : of the coefficients of standardised features, for a standardised target.
-    method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
+    method : "natural", "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : chooses all settings that are not given (`tacit.policy`); the default one if None.
     slots : the public number of places for records or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.
@@ -371,7 +370,7 @@ class PrivatePoissonRegression(_PrivateRegressor):
     target_bounds : public limits of the counts, (0, high), or None.
     indicators : columns, by name or place, that are 0 or 1; bool columns are found by themselves.
     prior_deviation : of the coefficients of standardised features.
-    method : "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
+    method : "natural", "vi", "ep", "sep" or "sgld", as for `tacit.fit`.
     policy : chooses all settings that are not given (`tacit.policy`); the default one if None.
     slots : the public number of places for records or persons; None takes their number, which is then public.
     steps, clip : settings of the solver; None leaves them to the rule of `tacit.fit`.

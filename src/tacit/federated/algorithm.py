@@ -10,11 +10,14 @@
 
 Whether sites are asked all at once, in turn or whenever they are ready is up to a schedule, not to the method.
 
+An algorithm may also have `addressed(content, site)`, the part of a broadcast that one site is sent (`content_for`).
+Without it every site is sent all.
+
 A site's updates need not all be of one kind (some release more than others), and the price depends on the kind.
 `kind(count)` is the kind of a site's update number `count`: public, and static where a step is compiled.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from jax import Array
 
@@ -53,3 +56,9 @@ class Algorithm(Protocol):
     def coordinator_step(self, state: Tree, sites: Array, answers: Tree) -> Tree:
         """The state after answers (stacked, with the sites in front) of some sites (their numbers) arrived."""
         ...
+
+
+def content_for(algorithm: Algorithm, content: Tree, site: Any) -> Tree:
+    """What one site is sent of a broadcast's content. site: its number, which may be an array."""
+    own = getattr(algorithm, "addressed", None)
+    return content if own is None else own(content, site)

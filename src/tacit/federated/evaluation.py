@@ -21,6 +21,7 @@ from jax import Array
 
 from tacit.basics.trees import Tree
 from tacit.families import register
+from tacit.federated.released_sum import ReleasedSum
 from tacit.privacy.clipping import Dense
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
@@ -32,7 +33,7 @@ CLIP = math.sqrt(6)
 
 @register()
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(ReleasedSum):
     """`Evaluation(posterior, model)`: an `Algorithm` of one round, for models with two classes.
 
     posterior: the released q to evaluate. model: for its `predict`.
@@ -41,18 +42,11 @@ class Evaluation:
     posterior: Any
     model: Any
 
-    def coordinator_init(self, sites: int) -> Tree:
-        return jnp.zeros((sites, 3 + 3 * BINS), jnp.result_type(float))
-
-    def broadcast(self, state: Tree) -> tuple[Tree, Tree]:
-        return state, self.posterior
-
-    def site_init(self) -> Tree:
+    def zeros(self) -> Tree:
         return jnp.zeros(3 + 3 * BINS, jnp.result_type(float))
 
-    def kind(self, count: int) -> int:
-        del count
-        return 0
+    def content(self) -> Tree:
+        return self.posterior
 
     def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
         del state, kind
@@ -63,12 +57,6 @@ class Evaluation:
             return Dense(jax.vmap(_scores)(chance, y.astype(chance.dtype)))
 
         return access.sum(key, scores)
-
-    def answer(self, state: Tree) -> Tree:
-        return state
-
-    def coordinator_step(self, state: Tree, sites: Array, answers: Tree) -> Tree:
-        return state.at[sites].set(answers)
 
 
 def _scores(chance: Array, y: Array) -> Array:

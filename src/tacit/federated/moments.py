@@ -1,61 +1,85 @@
-"""The round before the first: means and standard deviations of numeric columns over all sites, from noised sums.
+"""The rounds before the first: ranges, then means and standard deviations, of numbers over all sites, by noised sums.
 
-Each site releases Σ(u, u² - ½, 1) over its records, u = x on [-1, 1] by public bounds; the coordinator adds them up.
-The result (`scaling`) standardises records in the same way at every site, and is part of the study's plan from then on.
+Each site releases a histogram of the orders of magnitude of the columns that have no public bounds (`Ranges`), and
+Σ(u, u² - ½, 1) over its records, u = x on [-1, 1] by the ranges (`Moments`); the coordinator adds them up. The result
+standardises records in the same way at every site, and is part of the study's plan from then on.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from tacit.basics.trees import Tree
 from tacit.families import register
+from tacit.federated.released_sum import ReleasedSum, total
 from tacit.privacy.mechanism import Access
 from tacit.privacy.released import Released
-from tacit.tables.scaling import Range, Scaling, release_moments, scaling_of
+from tacit.tables.scaling import BINS, Range, Scaling, range_of, release_histogram, release_moments, scaling_of
+
+
+@register("noise", "unknown")
+@dataclass(frozen=True)
+class Ranges(ReleasedSum):
+    """`Ranges(bounds, unknown, noise)`: an `Algorithm` of one round on records x (columns,).
+
+    bounds: public, of each column. unknown: the columns without any, whose ranges are found. noise: the public standard
+    deviation of the noise in one site's sum.
+    """
+
+    bounds: Range
+    unknown: tuple[int, ...]
+    noise: float = 0.0
+
+    def zeros(self) -> Tree:
+        return jnp.zeros((len(self.unknown), BINS), self.bounds.low.dtype)
+
+    def content(self) -> Tree:
+        return {"low": self.bounds.low, "high": self.bounds.high}
+
+    def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
+        """Nothing that was sent enters the histogram."""
+        del state, content, kind
+        places = np.array(self.unknown)
+        return release_histogram(key, access.map(lambda x: x[places]))
+
+    def range(self, state: Tree) -> Range:
+        """The range of each column over all sites."""
+        found = range_of(total(state), self.noise * math.sqrt(state.shape[0]))
+        places = np.array(self.unknown)
+        return Range(self.bounds.low.at[places].set(found.low), self.bounds.high.at[places].set(found.high))
 
 
 @register("noise")
 @dataclass(frozen=True)
-class Moments:
+class Moments(ReleasedSum):
     """`Moments(bounds, noise)`: an `Algorithm` of one round on records x (columns,).
 
-    bounds: public, of each column. noise: the public standard deviation of the noise in one site's sums.
+    bounds: public or released, of each column. noise: the public standard deviation of the noise in one site's sums.
     """
 
     bounds: Range
     noise: float = 0.0
 
-    def coordinator_init(self, sites: int) -> Tree:
-        return jax.tree.map(lambda leaf: jnp.zeros((sites, *leaf.shape), leaf.dtype), self.site_init())
-
-    def broadcast(self, state: Tree) -> tuple[Tree, Tree]:
-        return state, {"low": self.bounds.low, "high": self.bounds.high}
-
-    def site_init(self) -> Tree:
+    def zeros(self) -> Tree:
         zeros = jnp.zeros_like(self.bounds.low)
         return {"count": zeros[:1], "first": zeros, "second": zeros}
 
-    def kind(self, count: int) -> int:
-        del count
-        return 0
+    def content(self) -> Tree:
+        return {"low": self.bounds.low, "high": self.bounds.high}
 
     def site_step(self, key: Array, state: Tree, content: Tree, access: Access, kind: int) -> Released[Tree]:
-        """Uses the site's own bounds, not those that were sent: the clip depends on them."""
+        """Uses the site's own bounds, not those that were sent: they are part of what it agreed to."""
         del state, content, kind
-        return release_moments(key, access, self.bounds, is_counted=True)
-
-    def answer(self, state: Tree) -> Tree:
-        return state
-
-    def coordinator_step(self, state: Tree, sites: Array, answers: Tree) -> Tree:
-        return jax.tree.map(lambda all, new: all.at[sites].set(new), state, answers)
+        return release_moments(key, access, self.bounds)
 
     def scaling(self, state: Tree) -> Scaling:
         """Location and scale of each column over all sites."""
         sites = state["count"].shape[0]
-        sums = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), state)
-        return scaling_of(sums, self.bounds, self.noise * math.sqrt(sites))
+        return scaling_of(total(state), self.bounds, self.noise * math.sqrt(sites))
+
+    def with_noise(self, noise: float) -> "Moments":
+        """The same algorithm with the noise of one site on average."""
+        return replace(self, noise=noise)

@@ -39,15 +39,16 @@ LEAST_TOLD = 1e-5  # of the prior's covariance: what rounding leaves in directio
 POINTS = 64  # pairs of points at which a prior outside the family is evaluated
 
 
-@register("shrinks")
+@register()
 @dataclass(frozen=True)
 class Noise:
     """The public standard deviations of noise in the sum of all sites' factors: of gradients, and of curvature.
 
     share: P is raised by this share of the noise's largest eigenvalue, because noise could hide as much. reach: the
     longest step of q's mean. shrinkage: the share kept of curvature that noise hides (`families.denoise`). early: the
-    standard deviation of gradients at the first `until` updates, if it differs. shrinks: report the noised mean shrunk
-    towards the prior's, in place of the mean as it is.
+    standard deviation of gradients at the first `until` updates, if it differs. caution: the share by which curvature
+    is assumed to grow during those updates; P is raised by it. pull: how much of the way the reported mean is shrunk
+    towards the prior's by what is known of its noise.
     """
 
     gradient: float = 0.0
@@ -57,7 +58,8 @@ class Noise:
     shrinkage: float | None = None
     early: float | None = None
     until: int = 0
-    shrinks: bool = False
+    caution: float = 0.0
+    pull: float = 1.0
 
     def at(self, turn: Array) -> Array:
         """The standard deviation of gradients at an update."""
@@ -82,7 +84,7 @@ class CoordinatorState:
 
     refined: the ratio of the prior to the family's member in its place; own: the pull that keeps q proper. error: the
     covariance of q's mean that comes from noise, where that is known. arrived: answers since the last broadcast;
-    answered: in all. left, noised: with `Noise.shrinks`, the part of the way to the data's mean that is left (a
+    answered: in all. left, noised: where noise is known, the part of the way to the data's mean that is left (a
     matrix), and the part of `error` that comes from noise alone.
     """
 
@@ -106,7 +108,9 @@ class PVI:
     prior: in the family of q. likelihood: of one record, as solvers use it. solvers: what a site may run; `kinds` says
     which of them at its first, second, ... update, and `damping` the ρ of each; the last entry holds for all later
     updates. noise: needed by solvers that release noised curvature (`NaturalStep`). prior_steps: how often a prior
-    outside the family (a likelihood with `log_prior_correction`) is refined between rounds.
+    outside the family (a likelihood with `log_prior_correction`) is refined between rounds. units: the sizes of a
+    typical record's slope and curvature, for solvers that clip relative to them. near: the mean at which the
+    coordinator begins, by default the prior's. start: where solvers begin as long as nothing is known, by default at q.
     """
 
     prior: Any
@@ -116,11 +120,14 @@ class PVI:
     damping: tuple[float, ...] = (1.0,)
     noise: Noise | None = None
     prior_steps: int = 4
+    units: tuple[Any, Any] = (1.0, 1.0)
+    near: Any = None
+    start: Any = None
 
     def __post_init__(self) -> None:
         if not self.solvers or not self.kinds or not set(self.kinds) <= set(range(len(self.solvers))):
             raise ValueError(f"kinds={self.kinds}; expected indices of the {len(self.solvers)} solvers, at least one")
-        if not self.damping or not all(0 < rho <= 1 for rho in self.damping):
+        if not self.damping or not all(_is_array(rho) or 0 < rho <= 1 for rho in self.damping):
             raise ValueError(f"damping={self.damping}; expected numbers above 0 and at most 1")
         if self.noise is not None and isinstance(self.prior, dict):
             raise ValueError("noise= is for one Gaussian; use it with a prior that is not a dict, or leave it out")
@@ -133,12 +140,17 @@ class PVI:
             raise ValueError(f"sites={sites}; expected at least 1")
         flat = power(self.prior, 0.0)
         factors = jax.tree.map(lambda leaf: jnp.zeros((sites, *leaf.shape), leaf.dtype), self.prior)
-        error = jnp.zeros_like(self.prior.precision) if self.noise is not None else ()
+        error: Tree = ()
         left: Tree = ()
         noised: Tree = ()
-        if self.noise is not None and self.noise.shrinks:
-            left, noised = _identity(self.prior.precision), jnp.zeros_like(self.prior.precision)
+        if self.noise is not None:
+            error, noised = (jnp.zeros_like(self.prior.precision) for _ in range(2))
+            left = _identity(self.prior.precision)
         zero = jnp.int32(0)
+        if self.near is not None:
+            q = replace(self.prior, precision_mean=_dot(self.prior.precision, self.near))
+            own = quotient(q, self.prior)
+            return CoordinatorState(q, factors, flat, flat, own, error, zero, zero, left, noised)
         return CoordinatorState(self.prior, factors, flat, flat, flat, error, zero, zero, left, noised)
 
     def broadcast(self, state: CoordinatorState) -> tuple[CoordinatorState, Tree]:
@@ -152,7 +164,8 @@ class PVI:
         return replace(state, arrived=jnp.int32(0)), state.q
 
     def site_init(self) -> SiteState:
-        target = Target(self.prior, self.prior, self.likelihood, corrects_prior=False)
+        begin = self.prior if self.start is None else self.start
+        target = Target(self.prior, begin, self.likelihood, corrects_prior=False)
         found = (getattr(solver, "memory", None) for solver in self.solvers)
         return SiteState(power(self.prior, 0.0), jnp.int32(0), tuple(make(target) if make else () for make in found))
 
@@ -160,8 +173,7 @@ class PVI:
         return self.kinds[min(count, len(self.kinds) - 1)]
 
     def site_step(self, key: Array, state: SiteState, content: Tree, access: Access, kind: int) -> Released[SiteState]:
-        target = Target(quotient(content, state.factor), content, self.likelihood, corrects_prior=False)
-
+        target = Target(quotient(content, state.factor), self._begin(content), self.likelihood, corrects_prior=False)
         memory = state.memory or self.site_init().memory
 
         def refine(new: Tree, own: Tree = ()) -> SiteState:
@@ -170,9 +182,19 @@ class PVI:
             return SiteState(product(state.factor, change), state.count + 1, kept)
 
         solver = self.solvers[kind]
+        if hasattr(solver, "units"):
+            solver = replace(solver, units=self.units)  # type: ignore[type-var]  # a dataclass
         if not hasattr(solver, "resume"):
             return solver(key, target, access).map(refine)
         return solver.resume(key, target, access, memory[kind]).map(lambda found: refine(*found))  # type: ignore[attr-defined]
+
+    def _begin(self, content: Tree) -> Tree:
+        """Where a solver begins: at what was sent, or at `start` if that is still the prior."""
+        if self.start is None:
+            return content
+        pairs = zip(jax.tree.leaves(content), jax.tree.leaves(self.prior), strict=True)
+        is_new = jnp.all(jnp.stack([jnp.all(sent == known) for sent, known in pairs]))
+        return jax.tree.map(partial(jnp.where, is_new), self.start, content)
 
     def answer(self, state: SiteState) -> Tree:
         return state.factor
@@ -193,22 +215,24 @@ class PVI:
         """The posterior to report: q, or, where noise is known, (mean, covariance) that account for data and noise.
 
         The mean m of the data's posterior is known with an error of covariance E. Before the data, m - m₀ has
-        covariance T, the prior's covariance minus the posterior's. With `Noise.shrinks`, the reported mean is
-        m₀ + S(q's - m₀), S = T(T + E)⁻¹. The mean of q is m₀ + (1 - K)(m - m₀) plus noise of covariance N, where K is
-        the part of the way that is left. So the reported covariance is that of the data's posterior plus
-        (1 - S(1 - K)) T (1 - S(1 - K))ᵀ + S N Sᵀ.
+        covariance T, the prior's covariance minus the posterior's. The best mean is m₀ + T(T + E)⁻¹(q's - m₀). Where
+        noise hides the curvature, T is a guess, and q's own cautious steps have shrunk its mean already. So the
+        reported mean is m₀ + S(q's - m₀), S = 1 + pull (T(T + E)⁻¹ - 1). The mean of q is m₀ + (1 - K)(m - m₀) plus
+        noise of covariance N, where K is the part of the way that is left. So for any S the reported covariance is that
+        of the data's posterior plus (1 - S(1 - K)) T (1 - S(1 - K))ᵀ + S N Sᵀ, in no direction more than the prior's.
         """
         if self.noise is None:
             return state.q
         shrunk, _ = _denoised(state.total.precision, self.noise)
         covariance = _inverse(self.prior.precision + shrunk)
-        if not self.noise.shrinks:
-            return state.q.mean, covariance + state.error
         told = _inverse(self.prior.precision) - covariance
-        share = _dot(told, _inverse(told + state.error + LEAST_TOLD * _inverse(self.prior.precision)))
+        known = told + LEAST_TOLD * _inverse(self.prior.precision)
+        whole = _dot(known, _inverse(known + state.error))
+        share = _identity(told) + self.noise.pull * (whole - _identity(told))
         mean = self.prior.mean + _dot(share, state.q.mean - self.prior.mean)
         missed = _identity(told) - _dot(share, _identity(told) - state.left)
-        return mean, covariance + _around(missed, told) + _around(share, state.noised)
+        spread = covariance + _around(missed, told) + _around(share, state.noised)
+        return mean, _at_most(spread, self.prior.precision)
 
     def _damping(self, count: Array) -> Array:
         rhos = jnp.asarray(self.damping, jnp.result_type(float))
@@ -236,7 +260,8 @@ class PVI:
         found, edge = _denoised(state.total.precision, noise)
         shrunk = prior.precision + found
         identity = _identity(shrunk)
-        raised = shrunk + noise.share * edge * identity
+        growth = noise.caution * (turn < noise.until).astype(mean.dtype)
+        raised = shrunk + noise.share * edge * identity + growth * found
         added = raised - prior.precision - state.total.precision
         pull = (1 - rho) * state.own.precision_mean + rho * _dot(added, mean)
         fixed = prior.precision_mean + state.total.precision_mean
@@ -249,10 +274,8 @@ class PVI:
         keep = identity - rho * _dot(step, shrunk)
         added_error = (rho * noise.at(turn).astype(mean.dtype)) ** 2
         error = _around(keep, error) + added_error * _dot(step, step)
-        left, noised = state.left, state.noised
-        if noise.shrinks:
-            left = _dot(keep, left)
-            noised = _around(keep, noised) + added_error * _dot(step, step)
+        left = _dot(keep, state.left)
+        noised = _around(keep, state.noised) + added_error * _dot(step, step)
         q = replace(prior, precision_mean=_dot(raised, mean), precision=raised)
         own = replace(prior, precision_mean=q.precision_mean - fixed, precision=added)
         return replace(state, q=q, own=own, error=error, left=left, noised=noised)
@@ -263,6 +286,25 @@ def _denoised(precision: Array, noise: Noise) -> tuple[Array, float | Array]:
     if precision.ndim == 2:
         return denoise(precision, noise.curvature, noise.shrinkage)
     return jnp.maximum(0, precision - noise.curvature), 2 * noise.curvature
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a setting is a number of a compiled program, which cannot be checked before it runs."""
+    return isinstance(value, jax.Array)
+
+
+def _at_most(covariance: Array, precision: Array) -> Array:
+    """The covariance, reduced to that of the prior in directions in which it is larger."""
+    if covariance.ndim == 1:
+        return jnp.minimum(covariance, 1 / precision)
+    root = jnp.linalg.cholesky(precision)
+    values, vectors = jnp.linalg.eigh(_symmetric(root.T @ covariance @ root))
+    back = jax.scipy.linalg.solve_triangular(root.T, vectors, lower=False)
+    return (back * jnp.minimum(values, 1)) @ back.T
+
+
+def _symmetric(matrix: Array) -> Array:
+    return (matrix + matrix.T) / 2
 
 
 def _identity(like: Array) -> Array:

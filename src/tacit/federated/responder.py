@@ -28,7 +28,7 @@ from jax import Array
 
 from tacit.basics import durable
 from tacit.basics.trees import Tree
-from tacit.federated.algorithm import Algorithm
+from tacit.federated.algorithm import Algorithm, content_for
 from tacit.federated.keys import key_of, words_of
 from tacit.federated.messages import Broadcast, Refusal, Update, decode_tree, encode_tree
 from tacit.federated.shapes import form_of, is_all_proper
@@ -79,25 +79,34 @@ class Responder:
     _state: Tree = field(init=False)
     _answered: Update | None = field(init=False, default=None)
     _count: int = field(init=False, default=0)
+    _dropped: int = field(init=False, default=0)
     _prices: dict[int, Event] = field(init=False, default_factory=dict)
     _room: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         Refusal(self.study, self.name, 0, "names that no message can carry are refused here, before a charge")
         self._state = self.algorithm.site_init()
-        self._expected = form_of(
-            jax.eval_shape(lambda: self.algorithm.broadcast(self.algorithm.coordinator_init(1))[1])
-        )
+        self._expected = form_of(jax.eval_shape(self._first))
         if self.store is not None and self.store.exists():
             self._restore(self.store.read_bytes())
             trace = trace_of(self.store, self.name, [self.study])
             if self.ledger is not None and trace is not None:
                 check_complete(self.ledger.path, self.ledger.entries(), [trace])
 
+    def _first(self) -> Tree:
+        """What the site would be sent first, if it were alone; all that it is sent has this form."""
+        content = self.algorithm.broadcast(self.algorithm.coordinator_init(1))[1]
+        return content_for(self.algorithm, content, 0)
+
     @property
     def updates(self) -> int:
         """How many updates this site has made."""
         return self._count
+
+    @property
+    def dropped(self) -> int:
+        """How many updates of this process were not finite, and so left the answer as it was."""
+        return self._dropped
 
     @property
     def last_round(self) -> int:
@@ -139,6 +148,7 @@ class Responder:
         # A result that is not finite is dropped: a decision about released numbers, so it costs nothing.
         finite = all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(release.value))
         state = release.value if finite else self._state
+        self._dropped += not finite
         answer = jax.tree.map(np.asarray, self.algorithm.answer(state))
         update = Update(self.study, self.name, broadcast.round, answer)
         if self.store is not None:

@@ -8,18 +8,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from tacit.basics.methods import study_methods
-from tacit.basics.schema import LONGEST_NAME, REQUIRED, TAG, Root, Section, expected_of, setting
-from tacit.links import link_of
-from tacit.study.plan import AdjacencyName, MethodName, ModelName, Plan, Unit
+from tacit.basics.methods import METHODS
+from tacit.basics.schema import LONGEST_NAME, REQUIRED, TAG, OneOf, Root, Section, expected_of, setting, shown
+from tacit.links import link_of, names
+from tacit.study.own_models import EXAMPLE, SOURCE, is_name
+from tacit.study.plan import AdjacencyName, MethodName, Plan, Unit
 
 MOST_SITES = 10_000  # far above any real study; refuses typing errors
 MOST_SLOTS = 10**9  # of a site; likewise
 SHARMA = ("A", "B", "C", "D")
+SAMPLING = {"vi", "sgld"}  # methods that read samples of records by default
 LEAST_NOISE = 0.5  # a single release with this noise costs ε = 10 at δ = 1e-5
+LinkName = Annotated[str, OneOf(names)]
 _EPSILON = "a number above 0, or inf for no privacy"
 _FACTS = "a table [facts] with bounds, categories and classes, or the name of a TOML file with them"
 _FILE = "the name of a CSV or Parquet file"
+_PERSON = "the name of the column with each record's person"
 _COLUMNS = 'a list of columns, as ["age", "sex"]'
 
 
@@ -55,9 +59,11 @@ class DataEntry(Section):
         if (self.dataset is None) == (self.file is None):
             both = "both dataset and file" if self.file else "neither dataset nor file"
             yield f"data: {both}; expected one of the two"
-        numeric = [model for model in models if not link_of(model).target.has_two_classes]
-        if self.dataset is not None and numeric:
-            yield f'data: dataset="{self.dataset}" has two classes; expected a model for them, not "{numeric[0]}"'
+        known = [link_of(model) for model in models if ":" not in model]
+        others = [link.name for link in known if not link.target.has_two_classes]
+        numeric = [link.name for link in known if link.target.is_number]
+        if self.dataset is not None and others:
+            yield f'data: dataset="{self.dataset}" has two classes; expected a model for them, not "{others[0]}"'
         is_group, spread = self.split == "group", f'data: split="{self.split}"'
         if is_group == (self.sites is not None):
             remedy = "the groups say how many there are, so leave it out" if is_group else "expected how many there are"
@@ -121,7 +127,15 @@ class StudyForm(Plan):
         expected="the path of a ledger that exists, of a trusted coordinator",
         min_length=1,
     )
-    target: str | None = setting(None, "the column to explain", expected="the name of a column", min_length=1)
+    target: str | None = setting(
+        None,
+        "the column to explain; a model of your own may do without",
+        expected="the name of a column",
+        min_length=1,
+    )
+    person: str | None = setting(
+        None, '`unit = "person"`: the column with the id of each record\'s person', expected=_PERSON, min_length=1
+    )
     columns: list[str] | None = setting(None, "the features; all columns by default", expected=_COLUMNS, min_length=1)
     facts: str | dict[str, Any] | None = setting(None, "what is public about the columns", expected=_FACTS)
     data: DataEntry | None = setting(None, "one data set, spread over sites", expected="a table [data]")
@@ -149,14 +163,37 @@ class StudyForm(Plan):
         yield from self._account_clashes()
         yield from self._budget_clashes()
         if self.data is not None:
-            yield from self.data.clashes([self.model], self.target)
+            yield from self.data.clashes([str(self.model)], self.target)
+            yield from self._person_clashes(self.data)
+        if self.person is not None and self.unit != "person":
+            yield 'person with another unit; expected it with unit = "person" and most_records, so leave it out'
+        if self.person is not None and self.person == self.target:
+            yield f"person={self.person!r} is the target; expected another column"
+        if self.test is not None and self.is_named:
+            yield "test with a model of your own, which has no scores there; leave it out"
         yield from _site_clashes(self.sites)
+        if self.unit == "person" and self.person is None and any(entry.file is not None for entry in self.sites):
+            yield f'there is no person; expected {_PERSON}, for unit = "person" with files'
         has_dataset = self.data is not None and self.data.dataset is not None
         for name in ("target", "columns", "facts", "test"):
             if has_dataset and getattr(self, name) is not None:
                 yield f"{name} with a dataset of [data]; expected it for files only, so leave it out"
-        if not has_dataset and self.target is None:
+        if not has_dataset and self.target is None and not self.is_named:
             yield "there is no target; expected the name of the column to explain, above all tables"
+
+    def _person_clashes(self, data: DataEntry) -> Iterator[str]:
+        """Persons of one data set: known by a column, and each at one site."""
+        if self.unit != "person":
+            return
+        if data.dataset is not None:
+            yield f'unit="person" with dataset="{data.dataset}", whose records are of different persons; leave it out'
+        elif self.person is None:
+            yield f'there is no person; expected {_PERSON}, for unit = "person" with files'
+        elif data.split != "group":
+            yield (
+                f'data: split="{data.split}" with persons would put one person\'s records at several sites; expected '
+                'split = "group"'
+            )
 
     def _account_clashes(self) -> Iterator[str]:
         """One ledger and one budget for all sites, or one at each."""
@@ -230,8 +267,14 @@ class Limits(Section):
         gt=0,
         allow_inf_nan=False,
     )
-    models: list[ModelName] = setting(REQUIRED, "the models of studies", min_length=1)
-    methods: list[MethodName] = setting(list(study_methods()), "the methods of studies", min_length=1)
+    models: list[LinkName] = setting([], "the models of studies")
+    own_models: dict[str, Annotated[str, Field(pattern=f"^{SOURCE.pattern}$")]] = setting(
+        {},
+        "further models of studies, of modules that are installed here: for each its name and the hash of its source, "
+        "from `tacit study hash`",
+        expected=f'a table [limits.own_models], as "{EXAMPLE}" = "sha256:...", from \'tacit study hash\'',
+    )
+    methods: list[MethodName] = setting(list(METHODS), "the methods of studies", min_length=1)
     unit: Unit = setting("record", "the unit of privacy; it cannot be changed later")
     adjacency: AdjacencyName = setting("add-remove", "which data sets are neighbours")
     rule: Literal["gaussian", "renyi"] | None = setting(
@@ -252,6 +295,21 @@ class Limits(Section):
         ge=0,
     )
 
+    @model_validator(mode="after")
+    def _check_models(self) -> Self:
+        if not self.models and not self.own_models:
+            words = ", ".join(names())
+            raise ValueError(f"models=[]; expected a list of some of {words}, or a table [limits.own_models]")
+        for name in self.own_models:
+            if not is_name(name):
+                raise ValueError(f'own_models: {shown(name)}; expected "module:name", as "{EXAMPLE}"')
+        return self
+
+    @property
+    def every_model(self) -> list[str]:
+        """The names of all models that studies may have."""
+        return [*self.models, *self.own_models]
+
     @property
     def own_rule(self) -> str:
         """The ledger's rule, valid also for studies chosen after seeing results. Samples need the looser of the two.
@@ -259,11 +317,12 @@ class Limits(Section):
         Under replace-one neither prices samples. A site whose studies all sample then has `pld`, which covers only what
         was fixed beforehand; any other site refuses samples.
         """
-        if self.rule is not None or "vi" not in self.methods:
+        methods = set(self.methods)
+        if self.rule is not None or not methods & SAMPLING:
             return self.rule or "gaussian"
         if self.adjacency == "add-remove":
             return "renyi"
-        return "pld" if set(self.methods) == {"vi"} else "gaussian"
+        return "pld" if methods <= SAMPLING else "gaussian"
 
 
 class Shares(Section):
@@ -307,6 +366,12 @@ class SiteForm(Root):
         expected="the name of a column",
         min_length=1,
     )
+    person: str | None = setting(
+        None,
+        '`unit = "person"`: the column with the id of each record\'s person, which no study is told',
+        expected=_PERSON,
+        min_length=1,
+    )
     columns: list[str] | None = setting(
         None,
         "the columns that studies may use; a study may take some of them",
@@ -344,7 +409,7 @@ class SiteForm(Root):
             yield f"name={self.name!r}; expected a name that can name a folder"
         data = self.data if isinstance(self.data, DataEntry) else None
         if data is not None:
-            yield from data.clashes(self.limits.models, self.target)
+            yield from data.clashes(self.limits.every_model, self.target)
             names = site_names(data)
             if names and self.name not in names:
                 expected = f"expected {names[0]} to {names[-1]}"
@@ -353,15 +418,31 @@ class SiteForm(Root):
                 yield "slots with [data], whose split says how many there are; leave it out"
         elif self.slots is None:
             yield f"there is no slots; expected {expected_of(SiteForm.model_fields['slots'])}"
-        if self.limits.rule == "gaussian" and "vi" in self.limits.methods:
-            yield 'limits: rule="gaussian" with the method "vi", whose samples it does not cover; leave one of them out'
+        sampling = [method for method in self.limits.methods if method in SAMPLING]
+        if self.limits.rule == "gaussian" and sampling:
+            what = f'the method "{sampling[0]}", whose samples it does not cover; leave one of them out'
+            yield f'limits: rule="gaussian" with {what}'
+        yield from self._person_clashes(data)
         for name in ("target", "columns", "facts"):
             is_given = getattr(self, name) is not None
+            if name == "target" and not self.limits.models and self.target is None:
+                continue  # models of one's own may do without
             if data is not None and data.dataset is not None:
                 if is_given:
                     yield f"{name} with a dataset of [data]; expected it for files only, so leave it out"
             elif not is_given:
                 yield f"there is no {name}; expected {expected_of(SiteForm.model_fields[name])}"
+
+    def _person_clashes(self, data: DataEntry | None) -> Iterator[str]:
+        is_person = self.limits.unit == "person"
+        if self.person is not None and not is_person:
+            yield f'person with unit="{self.limits.unit}" in [limits]; expected unit = "person" there, or leave it out'
+        elif is_person and data is not None and data.dataset is not None:
+            yield f'unit="person" with dataset="{data.dataset}", whose records are of different persons; leave it out'
+        elif is_person and self.person is None:
+            yield f'there is no person; expected {_PERSON}, for unit = "person" in [limits]'
+        if self.person is not None and self.person in (self.target, *(self.columns or ())):
+            yield f"person={self.person!r} is the target or one of columns; an id is never a feature"
 
 
 def site_names(data: DataEntry) -> list[str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from tacit.basics.schema import shown
 from tacit.files.forms import DataEntry, SiteForm
 from tacit.files.refusals import read_form, refusing_at
-from tacit.files.spread import Spread, encoded_table, spread_dataset, spread_file
-from tacit.files.study_file import check_beside, check_slots, facts_of
+from tacit.files.spread import Spread, encoded_table, listed_with, spread_dataset, spread_file
+from tacit.files.study_file import check_beside, check_slots, count_of, facts_of
 from tacit.links import link_of
+from tacit.study.own_models import is_name
 from tacit.study.sites import slots_by_size
 from tacit.tables.facts import Facts
 from tacit.tables.files import read_frame
@@ -52,8 +53,10 @@ class SiteFile:
         if self.settings.slots is not None:
             return self.settings.slots
         with self._unfit():
-            spread = self._spread(self.settings.columns, self.settings.limits.models[0])
-            return slots_by_size([len(part) for part in spread.parts])[self._own(spread)]
+            given = self.settings
+            spread = self._spread(given.columns, given.target, given.limits.every_model[0])
+            sizes = [count_of(spread.part(site)) for site in range(len(spread.names))]
+            return slots_by_size(sizes)[self._own(spread)]
 
     def table(self, columns: Sequence[str] | None, target: str | None, model: str) -> Table:
         """The records as a study asks for them, encoded by the site's own facts.
@@ -61,14 +64,15 @@ class SiteFile:
         columns, target: what the study names; None for the file's own. The `public` words of an `Unfit` contain no
         value of a record, no number of records and no path.
         """
+        explained = self._explained(columns, target, model)
         columns = self._granted(columns, target, model)
         with self._unfit():
             if isinstance(self.settings.data, DataEntry):
-                spread = self._spread(columns, model)
+                spread = self._spread(columns, explained, model)
                 return spread.part(self._own(spread))
-            facts, target = self._facts(model), str(self.settings.target)
-            frame = read_frame(self.path.parent / self.settings.data, facts.listed(target), "data")
-            found = encoded_table(frame, target, model, columns, facts)
+            facts, person = self._facts(explained, model), self.settings.person
+            frame = read_frame(self.path.parent / self.settings.data, listed_with(facts, explained, person), "data")
+            found = encoded_table(frame, explained, model, columns, facts, person)
             check_slots(found, self.settings.slots)
             return found
 
@@ -85,16 +89,22 @@ class SiteFile:
                     f"expected it as {self.settings.state}/ledger.sqlite, with its budget and rule in [limits], or "
                     "elsewhere, to count apart",
                 )
-        for model in self.settings.limits.models:
+        for model in self.settings.limits.every_model:
             self.table(None, None, model)
 
     def public_table(self, columns: Sequence[str] | None, target: str | None, model: str) -> Table:
         """The same table without records. None is read, except public records of a data set."""
+        explained = self._explained(columns, target, model)
         columns = self._granted(columns, target, model)
         with self._unfit():
             if columns is None:
                 return self._dataset.table.without_records()
-            return Table.of_facts(str(self.settings.target), model, columns, self._facts(model))
+            return Table.of_facts(explained, model, columns, self._facts(explained, model))
+
+    def _explained(self, columns: Sequence[str] | None, target: str | None, model: str) -> str | None:
+        """The column to explain: the file's own, unless a model of the user's own is asked for without one."""
+        is_without = is_name(model) and columns is not None and target is None
+        return None if is_without else self.settings.target
 
     def _granted(self, columns: Sequence[str] | None, target: str | None, model: str) -> list[str] | None:
         """The columns for a study, if the site grants what it asks for; always None, which is all, for a data set."""
@@ -103,8 +113,8 @@ class SiteFile:
             offered = list(self._dataset.table.names if given.columns is None else given.columns)
         others = [name for name in columns or () if name not in offered]
         words = None
-        if model not in given.limits.models:
-            words = f"model={shown(model)} is none of the site's; expected one of {', '.join(given.limits.models)}"
+        if model not in given.limits.every_model:
+            words = f"model={shown(model)} is none of the site's; expected one of {', '.join(given.limits.every_model)}"
         elif target not in (None, given.target):
             words = f"target={shown(target)} is not the site's; expected the one that it offers"
         elif others:
@@ -121,11 +131,13 @@ class SiteFile:
 
     def check_facts(self, model: str) -> None:
         """Refuse facts that are not enough for a model."""
-        Table.of_facts(str(self.settings.target), model, self.settings.columns or (), self._facts(model))
+        target = self.settings.target
+        Table.of_facts(target, model, self.settings.columns or (), self._facts(target, model))
 
-    def _facts(self, model: str) -> Facts:
-        """The site's facts, for one model: the target's classes, or its bounds."""
-        return replace(self.facts, classes=None) if link_of(model).target.is_number else self.facts
+    def _facts(self, target: str | None, model: str) -> Facts:
+        """The site's facts, for one model: the target's classes, or its bounds; classes are those of a target alone."""
+        is_number = target is None or (not is_name(model) and link_of(model).target.is_number)
+        return replace(self.facts, classes=None) if is_number else self.facts
 
     @contextmanager
     def _unfit(self) -> Iterator[None]:
@@ -140,13 +152,13 @@ class SiteFile:
         assert isinstance(self.settings.data, DataEntry)
         return spread_dataset(self.settings.data)
 
-    def _spread(self, columns: Sequence[str] | None, model: str) -> Spread:
+    def _spread(self, columns: Sequence[str] | None, target: str | None, model: str) -> Spread:
         data = self.settings.data
         assert isinstance(data, DataEntry)
         if data.dataset is not None:
             return self._dataset
-        place, target = self.path.parent / str(data.file), str(self.settings.target)
-        return spread_file(place, data, target, model, columns, self._facts(model))
+        facts, person = self._facts(target, model), self.settings.person
+        return spread_file(self.path.parent / str(data.file), data, target, model, columns, facts, person)
 
     def _own(self, spread: "Spread") -> int:
         if self.settings.name not in spread.names:
@@ -159,6 +171,6 @@ def read_site(path: Path) -> SiteFile:
     given = read_form(path, "site", SiteForm)
     with refusing_at(path, what="site"):
         found = SiteFile(path, given, facts_of(given.facts, path.parent))
-        for model in given.limits.models if given.columns is not None else ():
+        for model in given.limits.every_model if given.columns is not None else ():
             found.check_facts(model)
     return found

@@ -38,11 +38,17 @@ def spread_dataset(data: DataEntry) -> Spread:
 
 
 def spread_file(
-    path: Path, data: DataEntry, target: str, model: str, columns: Sequence[str] | None, facts: Facts
+    path: Path,
+    data: DataEntry,
+    target: str | None,
+    model: str,
+    columns: Sequence[str] | None,
+    facts: Facts,
+    person: str | None = None,
 ) -> Spread:
-    """A file of records; one of its columns may say at which site each record is."""
+    """A file of records; one of its columns may say at which site each record is, and one of which person it is."""
     by = {} if data.by is None else {data.by: ()}
-    frame = read_frame(path, facts.listed(target) | by, "file")
+    frame = read_frame(path, listed_with(facts, target, person) | by, "file")
     groups, digests = None, digests_of(frame)
     if data.by is not None:
         if data.by not in frame.columns:
@@ -51,7 +57,8 @@ def spread_file(
             raise ValueError(f"by={data.by!r} has missing values; expected a site for each record")
         groups = frame[data.by].astype(str).to_numpy(object).astype(str)
         frame = frame.drop(columns=data.by)
-    table = replace(encoded_table(frame, target, model, columns, facts), digests=digests)  # of whole rows of the file
+    found = encoded_table(frame, target, model, columns, facts, person)
+    table = replace(found, digests=digests)  # of whole rows of the file
     return Spread(table, *_spread(data, table, groups))
 
 
@@ -75,9 +82,17 @@ def _spread(data: DataEntry, table: Table, groups: Any) -> tuple[list[np.ndarray
     return parts, site_names(data)
 
 
-def encoded_table(frame: Any, target: str, model: str, columns: Sequence[str] | None, facts: Facts) -> Table:
-    """A file's records, refused where a number has no public bounds."""
-    table = Table.of_frame(frame, target, model, columns=columns, facts=facts)
+def listed_with(facts: Facts, target: str | None, person: str | None) -> dict[str, Sequence[str]]:
+    """The columns of a file that are read as text: labels, and the id of a person."""
+    ids: dict[str, Sequence[str]] = {} if person is None else {person: ()}
+    return {**facts.listed(target), **ids}
+
+
+def encoded_table(
+    frame: Any, target: str | None, model: str, columns: Sequence[str] | None, facts: Facts, person: str | None = None
+) -> Table:
+    """A file's records, refused where a number has no public bounds. person: the column with each record's person."""
+    table = Table.of_frame(frame, target, model, unit=person, columns=columns, facts=facts)
     ends = zip([table.names[j] for j in table.numbers], table.low[:-1], strict=True)
     bare = [name for name, low in ends if np.isnan(low)]
     if bare:

@@ -13,9 +13,10 @@ from tacit.basics import durable
 from tacit.basics.schema import LONGEST_NAME, expected_of
 from tacit.files.forms import SHARMA, DataEntry, SiteEntry, StudyForm, site_names
 from tacit.files.refusals import read_form, refusing_at
-from tacit.files.spread import encoded_table, spread_dataset, spread_file
-from tacit.fitting.charging import beside
+from tacit.files.spread import encoded_table, listed_with, spread_dataset, spread_file
 from tacit.privacy.ledger import Ledger
+from tacit.study import own_models
+from tacit.study.charging import beside
 from tacit.study.plan import Plan
 from tacit.study.sites import Site, slots_by_size
 from tacit.tables.facts import Facts
@@ -46,12 +47,16 @@ def _make_room(out: Path) -> None:
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A checked study file: its `settings`, and the `plan` and `facts` made of them."""
+    """A checked study file: its `settings`, and the `plan` and `facts` made of them.
+
+    A model "module:name" is loaded in `plan`; `source` is the hash of its source.
+    """
 
     path: Path
     settings: StudyForm
     plan: Plan
     facts: Facts
+    source: str | None = None
 
     @property
     def data_words(self) -> str:
@@ -82,7 +87,7 @@ class StudyFile:
             sites = self._outlined(self.settings.sites)
             return sites, self._test(sites)
         sites, test = self._spread_out(self.settings.data)
-        slots = slots_by_size([len(site.table.target) for site in sites])
+        slots = slots_by_size([count_of(site.table) for site in sites])
         return [
             replace(site, table=site.table.without_records(), slots=own) for site, own in zip(sites, slots, strict=True)
         ], test
@@ -136,6 +141,10 @@ class StudyFile:
         for entry in given["site"] or ():
             if entry["slots"] is None:  # as in folders begun before there were slots
                 del entry["slots"]
+        if self.settings.person is not None:
+            given["person"] = self.settings.person
+        if self.source is not None:
+            given["source"] = self.source
         whole = {**self.plan.identity(), **given, "facts": asdict(self.facts)}
         return json.loads(json.dumps(whole), parse_constant=str)  # JSON has no infinity
 
@@ -171,15 +180,16 @@ class StudyFile:
             if data.dataset is not None:
                 spread = spread_dataset(data)
             else:
-                spread = spread_file(
-                    self._path(str(data.file)), data, str(given.target), self.plan.model, given.columns, self.facts
-                )
+                shape = given.target, str(given.model), given.columns, self.facts, given.person
+                spread = spread_file(self._path(str(data.file)), data, *shape)
         assert given.epsilon is not None
         assert given.delta is not None
         sites = [
             Site(name, spread.part(m), given.epsilon, given.delta, self._ledger(given.ledger))
             for m, name in enumerate(spread.names)
         ]
+        if self.settings.is_named:
+            return sites, None
         return sites, spread.test if data.dataset is not None else self._test(sites)
 
     def _own_files(self, entries: Sequence[SiteEntry]) -> list[Site]:
@@ -197,18 +207,18 @@ class StudyFile:
                     )
                 if (entry.ledger or given.ledger) is None:
                     check_beside(self._path(entry.file), self._remedy(entry))
-                frame = read_frame(self._path(entry.file), self.facts.listed(given.target), "file")
-                apart = bookkeeping(frame)
-                names = [name for name in map(str, frame.columns) if name not in apart]
+                frame = read_frame(self._path(entry.file), listed_with(self.facts, given.target, given.person), "file")
+                others = (given.target, given.person, *bookkeeping(frame))
+                names = [name for name in map(str, frame.columns) if name not in others]
                 if columns is None:  # all files take the order of the first
-                    columns = [name for name in names if name != given.target]
-                more = [name for name in names if name not in (*columns, given.target)]
+                    columns = names
+                more = [name for name in names if name not in columns]
                 if more and given.columns is None:
                     raise ValueError(
                         f"column {more[0]!r} is not in the file of {entries[0].name}; expected the same ones, or a "
                         "list of columns above all tables"
                     )
-                table = self._table(frame, columns)
+                table = self._table(frame, columns, given.person)
                 check_slots(table, entry.slots)
             sites.append(self._site(entry, table, entry.ledger or given.ledger))
         with refusing_at(self.path):
@@ -231,7 +241,7 @@ class StudyFile:
                     'there is no columns; expected a list of them above all tables, as columns = ["age", "sex"], since '
                     "a study over a network has no file to take them from"
                 )
-            table = Table.of_facts(str(given.target), self.plan.model, given.columns, self.facts)
+            table = Table.of_facts(given.target, str(given.model), given.columns, self.facts)
         for entry in entries:
             if entry.slots is None:
                 with refusing_at(self.path, f"site {entry.name}"):
@@ -260,8 +270,9 @@ class StudyFile:
                 raise ValueError("its columns hold other kinds of values than the sites'; expected the same kinds")
         return test
 
-    def _table(self, frame: Any, columns: Sequence[str] | None) -> Table:
-        return encoded_table(frame, str(self.settings.target), self.plan.model, columns, self.facts)
+    def _table(self, frame: Any, columns: Sequence[str] | None, person: str | None = None) -> Table:
+        given = self.settings
+        return encoded_table(frame, given.target, str(given.model), columns, self.facts, person)
 
 
 def _check_apart(files: Sequence[tuple[str, Path]]) -> None:
@@ -294,9 +305,15 @@ def check_beside(path: Path, remedy: str) -> None:
 
 
 def check_slots(table: Table, slots: int | None) -> None:
-    """Refuse too few slots, in words that do not say how many records there are."""
-    if slots is not None and len(table.target) > slots:
-        raise ValueError(f"slots={slots} and more records; expected a slot for each, so raise slots")
+    """Refuse too few slots, in words that do not say how many records, or persons, there are."""
+    if slots is not None and count_of(table) > slots:
+        what = "records" if table.groups is None else "persons"
+        raise ValueError(f"slots={slots} and more {what}; expected a slot for each, so raise slots")
+
+
+def count_of(table: Table) -> int:
+    """How many records a table has, or persons, if it says whose they are."""
+    return len(table.target) if table.groups is None else len(set(table.groups))
 
 
 def facts_of(given: str | dict[str, Any] | None, folder: Path) -> Facts:
@@ -312,13 +329,31 @@ def read_study(path: Path) -> StudyFile:
     with refusing_at(path):
         facts = facts_of(given.facts, path.parent)
         _check_facts(given, facts)
-    return StudyFile(path, given, given.plan, facts)
+        plan, source = _loaded(given)
+    return StudyFile(path, given, plan, facts, source)
+
+
+def _loaded(given: StudyForm) -> tuple[Plan, str | None]:
+    """The plan with its model, and the hash of the model's source if it is the user's own."""
+    plan = given.plan
+    if not plan.is_named:
+        return plan, None
+    source = own_models.Source.of(plan.model).digest
+    return plan.replace(model=own_models.load(plan.model, source)), source
 
 
 def _check_facts(given: StudyForm, facts: Facts) -> None:
     """Refuse facts that do not fit the model, as far as this shows without a file."""
     if given.target is None:
         return
+    if given.is_named:
+        if facts.classes is None and given.target not in facts.bounds:
+            raise ValueError(
+                f"facts: neither classes nor bounds of the target {given.target!r}; give its labels as facts.classes, "
+                "or [low, high] in [facts.bounds], which are public"
+            )
+        return
+    assert given.link is not None
     if given.link.target.is_number:
         if facts.classes is not None:
             raise ValueError(f'facts: classes with model="{given.model}", whose target is a number; leave them out')
@@ -326,5 +361,5 @@ def _check_facts(given: StudyForm, facts: Facts) -> None:
             raise ValueError(
                 f"facts: no bounds of the target {given.target!r}; give [low, high] in [facts.bounds], which are public"
             )
-    elif facts.classes is not None and len(facts.classes) != 2:
+    elif facts.classes is not None and len(facts.classes) != 2 and given.link.target.has_two_classes:
         raise ValueError(f"facts: {len(facts.classes)} classes; expected 2 for a {given.model} model")

@@ -50,6 +50,12 @@ class TasksFile(Root):
     epsilons: list[float] | None = setting(
         None, "the ε to try", expected="a list of numbers above 0, as [0.3, 1, 3]", min_length=1
     )
+    sites: list[int] | None = setting(
+        None,
+        "the numbers of sites to try; 1 by default",
+        expected="a list of whole numbers of at least 1, as [1, 10]",
+        min_length=1,
+    )
     seeds: int | None = setting(None, "seeds of each", ge=1, le=100)
     task: list[TaskEntry] = setting(REQUIRED, "the tasks", expected="at least one [[task]]", min_length=1)
 
@@ -66,6 +72,9 @@ def read_tasks(path: Path) -> tuple[TasksFile, list[tuple[str, list[Simulated]]]
     for epsilon in given.epsilons or ():
         if not 0 < epsilon < math.inf:
             raise ValueError(f"tasks={path}: epsilons has {epsilon}; expected numbers above 0")
+    for sites in given.sites or ():
+        if sites < 1:
+            raise ValueError(f"tasks={path}: sites has {sites}; expected whole numbers of at least 1")
     return given, groups
 
 

@@ -92,7 +92,7 @@ class Link:
     slope and curvature then follow that mean.
 
     equation: the model as a sentence with the placeholder {target}. effect: the meaning of a coefficient, for an axis.
-    simulator: None if no policy is learned for it. in_studies: whether a study of many sites takes it.
+    simulator: None if no policy is learned for it.
     """
 
     name: str
@@ -111,7 +111,6 @@ class Link:
     simulator: Simulator | None = None
     caution: float = 0.0
     start: Callable[[Any], Any] | None = None
-    in_studies: bool = False
 
     @property
     def model(self) -> Any:
@@ -170,7 +169,6 @@ def link_of(name: str) -> Link:
     return LINKS[name]
 
 
-def names(*, learned: bool = False, in_studies: bool = False) -> tuple[str, ...]:
-    """Names of all links, of those that policies are learned for, or of those that a study of many sites takes."""
-    found = (link for link in LINKS.values() if link.simulator is not None or not learned)
-    return tuple(link.name for link in found if link.in_studies or not in_studies)
+def names(*, learned: bool = False) -> tuple[str, ...]:
+    """Names of all links, or of those that policies are learned for."""
+    return tuple(link.name for link in LINKS.values() if link.simulator is not None or not learned)

@@ -86,7 +86,6 @@ LOGISTIC = declare(
         equation="The log-odds of {target} are a sum: an intercept, and each column's value times its coefficient.",
         effect="change of the log-odds",
         simulator=Simulator(draw_labels(_sigmoid), learned=(0.5, 6.0), planned=(1.0, 2.0)),
-        in_studies=True,
     )
 )
 
@@ -142,7 +141,6 @@ LINEAR = declare(
         equation="The expected value of {target} is an intercept plus each column's value times its coefficient.",
         effect="change of the target",
         simulator=Simulator(_draw_number, learned=(0.5, 4.0), planned=(0.7, 1.5), bounds=_number_bounds, seed=1),
-        in_studies=True,
     )
 )
 PROBIT = declare(
@@ -161,7 +159,6 @@ PROBIT = declare(
         equation="The probit of P({target}) is a sum: an intercept, and each column's value times its coefficient.",
         effect="change of the probit score",
         simulator=Simulator(draw_labels(_normal_cdf), learned=(0.3, 3.5), planned=(0.7, 1.4), seed=2),
-        in_studies=True,
     )
 )
 

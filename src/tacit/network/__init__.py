@@ -13,6 +13,7 @@
 | `notes`               | coordinator | checks of the notes that sites send                                            |
 | `status`              | coordinator | the visible state of a running study; withdrawals                              |
 | `join`                | site        | `tacit join`: sessions until it is stopped                                     |
+| `scales`              | both        | the scales of columns, sent by the coordinator and kept by sites               |
 | `site_session`        | site        | one session of a site: behind its own limits, ledger, store and audit log      |
 | `audit_log`           | site        | a line for every message that was answered                                     |
 

@@ -12,14 +12,16 @@ from tacit.basics.plain import finite
 from tacit.basics.schema import Root, Section
 from tacit.files.forms import MOST_SLOTS, can_name_folder
 from tacit.files.study_file import StudyFile
-from tacit.study.plan import Plan, VISettings
+from tacit.study import own_models
+from tacit.study.plan import NATURAL, Plan, VISettings
 from tacit.study.setup import Setup
 from tacit.study.sites import Site
 from tacit.tables.table import Table
 
-FORMAT = 2
+FORMAT = 3
 MOST_ROUNDS = 10_000  # a site makes a list this long, however few rounds it is asked for
 MOST_STEPS = 100_000  # of an update of method "vi", which cannot be interrupted
+MOST_RECORDS = 10**8  # of persons at a site: room is made for `most_records` of each
 MOST_BUDGETS = 100  # different ones: noise is calibrated for each
 LONGEST_TEXT = 200  # characters
 
@@ -59,11 +61,13 @@ class TableForm(Section):
 class Agreement(Root):
     """The plan, the columns as the study names them and as they are encoded, and the sites with their budgets.
 
-    columns and target are None for a data set that has its own.
+    columns and target are None for a data set that has its own. source: the hash of the source of a model "module:name"
+    (`study.own_models`), which is not loaded here; None for others.
     """
 
     format: Annotated[int, Field(ge=FORMAT, le=FORMAT)] = FORMAT
     plan: Plan
+    source: str | None
     columns: list[str] | None
     target: str | None
     table: TableForm
@@ -74,21 +78,32 @@ class Agreement(Root):
         target = () if self.target is None else (self.target,)
         for text in (self.plan.name, *(self.columns or ()), *target, *(site.name for site in self.sites)):
             _check_text(text)
-        if len({(site.epsilon, site.delta) for site in self.sites}) > MOST_BUDGETS:
-            raise ValueError(f"its sites have more than {MOST_BUDGETS} different budgets")
+        is_sampled = self.plan.sampling_rate < 1 or self.plan.method_used not in NATURAL  # then slots enter the price
+        budgets = {(site.epsilon, site.delta, site.slots if is_sampled else 0) for site in self.sites}
+        if len(budgets) > MOST_BUDGETS:
+            raise ValueError(f"its sites have more than {MOST_BUDGETS} different budgets or, for samples, slots")
+        records = (self.plan.most_records or 1) * max((site.slots for site in self.sites), default=1)
+        if records > max(MOST_RECORDS, *(site.slots for site in self.sites)):
+            raise ValueError(f"its sites have room for more than {MOST_RECORDS} records of persons")
+        if self.plan.is_named != (self.source is not None):
+            raise ValueError("its source is the hash of a model's own, and of no other")
+        if self.source is not None and not own_models.SOURCE.fullmatch(self.source):
+            raise ValueError("its source is no hash")
         if not can_name_folder(self.plan.name):
             raise ValueError("its name cannot name a folder")
         for name, value, most in (
             ("rounds", self.plan.rounds, MOST_ROUNDS),
             ("steps", self.plan.vi.steps, MOST_STEPS),
         ):
-            if value > most:
+            if value is not None and value > most:
                 raise ValueError(f"its {name} are more than {most}")
         return self
 
     @classmethod
     def of(cls, study: StudyFile) -> "Agreement":
         """The agreement of a study file. No site's records are read."""
+        if not isinstance(study.settings.model, str):
+            raise ValueError(f"study={study.path}: its model is an object; expected a name over a network")
         sites, _ = study.outline()
         if study.plan.trusts_coordinator:
             raise ValueError(
@@ -101,7 +116,8 @@ class Agreement(Root):
         own = given.data is not None and given.data.dataset is not None
         try:
             return cls(
-                plan=study.plan,
+                plan=study.plan.replace(model=study.settings.model),
+                source=study.source,
                 columns=None if own else [kind["name"] for kind in table.schema["columns"]],
                 target=None if own else given.target,
                 table=TableForm.of(table),
@@ -135,8 +151,9 @@ class Agreement(Root):
                 f"the study that was sent cannot be read ({words}); use the same version of tacit"
             ) from None
 
-    def setup(self, table: Table, own: str | None = None, records: Table | None = None) -> Setup:
-        """The study's set-up. table: without records. records: those of the site `own`."""
+    def setup(self, table: Table, own: str | None = None, records: Table | None = None, model: Any = None) -> Setup:
+        """The study's set-up. table: without records. records: those of the site `own`. model: a named one, loaded."""
+        plan = self.plan.replace(model=model) if self.plan.is_named and model is not None else self.plan
         sites = [
             Site(
                 site.name,
@@ -147,7 +164,7 @@ class Agreement(Root):
             )
             for site in self.sites
         ]
-        return Setup(self.plan, sites, is_remote=True)
+        return Setup(plan, sites, is_remote=True)
 
 
 def _plain(label: Any) -> Any:

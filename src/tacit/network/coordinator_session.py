@@ -40,7 +40,7 @@ class CoordinatorSession:
     def hold(self, post: Post) -> None:
         """Run until the study is finished. Raises Deserted if no site is connected any more."""
         sites, test = self.study.outline()
-        setup = self.agreement.setup(sites[0].table)
+        setup = self.agreement.setup(sites[0].table, model=self.study.plan.model)
         status = Status(self.out, self.study.plan.name, setup)
         status.log("session", sites=post.sites)
         try:

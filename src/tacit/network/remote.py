@@ -17,14 +17,16 @@ from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
 from tacit.federated.secure_aggregator import SecureAggregator
 from tacit.network.channel import Failed, Lost, Post, Reply
 from tacit.network.notes import OF_LEDGERS, bare, sound_note
-from tacit.network.site_session import HELLO, asdict_of
+from tacit.network.scales import asdict_of
+from tacit.network.site_session import HELLO
 from tacit.privacy import events
 from tacit.privacy.events import Event, NonPrivate, Repeated, compose
 from tacit.privacy.ledger import words_of
 from tacit.privacy.statement import Statement
 from tacit.study.folder import name_of
+from tacit.study.program import INFERENCE
 from tacit.study.setup import Setup
-from tacit.study.statements import ABSENT, ADAPTIVE, SILENT, UNTRUSTED
+from tacit.study.statements import ABSENT, ADAPTIVE, SILENT, assumptions
 from tacit.study.transport import SecureTransport
 from tacit.tables.scaling import Scaling
 
@@ -33,7 +35,6 @@ GREETING = 300.0  # seconds for which a site may take to read its records and gr
 MOST_SHARE = 2000  # bytes that a site sends for each other one: a name twice, two shares and their framing
 ELSEWHERE = "Each site keeps its own ledger, where its other studies count too; this statement covers this study alone."
 AWAY = "The site was away at the end: this is the larger of what it last reported and what the plan has."
-PUBLIC = "Ranges of numeric columns are public bounds; categories, classes and slots for records are public."
 
 
 class Remote:
@@ -45,7 +46,7 @@ class Remote:
         """place: the file of the sites' notes, also those of earlier sessions."""
         self.setup, self.post, self.place, self.forgives = setup, post, place, forgives
         self.names, self.study = [account.name for account in setup.accounts], name_of(setup)
-        self.aggregator: SecureAggregator | None = None  # of the inference, where sums are secure
+        self.aggregators: dict[str, SecureAggregator] = {}  # of phases of inference, where sums are secure
         known = json.loads(place.read_text()) if place.exists() else {}
         self.notes: dict[str, dict[str, Any]] = {name: known.get(name, {}) for name in self.names}
         self.heard: dict[str, str] = {}
@@ -84,8 +85,8 @@ class Remote:
 
     def _made(self, place: int) -> dict[Event, int]:
         """The releases of a site by the plan, and the most of each, with room for some that were lost."""
-        setup, plan = self.setup, self.setup.plan
-        most = 10 * (plan.rounds + 1) * (plan.vi.steps if plan.method == "vi" else 1)
+        setup, plan, program = self.setup, self.setup.plan, self.setup.program
+        most = 10 * (program.rounds + 1) * program.steps
         units = setup.sites_each if plan.unit == "site" else setup.slots[place]
         made = (mechanism.level_events(units, plan.unit, 0) for mechanism in setup.mechanisms[place].values())
         return dict.fromkeys((bare(event) for levels in made for event in levels), most)
@@ -110,12 +111,12 @@ class Remote:
         line = Line(self, phase, scaling)
         if self.setup.tolerance is None:
             return line
-        terms = self.setup.terms(phase, study, self._roster())
+        terms = self.setup.terms(phase, study, self._roster(), scaling)
         aggregator = SecureAggregator(
             terms, self.setup.form(phase, scaling), partial(line.ask_all, study), self.place.with_name(f"{phase}.store")
         )
-        if phase == "inference":
-            self.aggregator = aggregator
+        if phase in INFERENCE:
+            self.aggregators[phase] = aggregator
         return SecureTransport(aggregator)
 
     def _roster(self) -> dict[str, bytes]:
@@ -128,7 +129,8 @@ class Remote:
         return {name: bytes.fromhex(key) for name, key in keys.items() if key is not None}
 
     def absent(self) -> dict[str, str]:
-        return {} if self.aggregator is None else self.aggregator.absent
+        latest = [self.aggregators[phase] for phase in INFERENCE if phase in self.aggregators]
+        return latest[-1].absent if latest else {}
 
     def last_rounds(self, phase: str) -> dict[int, int]:
         if self.setup.tolerance is not None:  # only the coordinator's store has the answers to secure sums
@@ -144,8 +146,10 @@ class Remote:
 
     def updates(self) -> dict[str, int]:
         if self.setup.tolerance is not None:
-            return dict.fromkeys(self.names, 0) if self.aggregator is None else dict(self.aggregator.present)
-        return {name: note.get("updates", {}).get("inference", 0) for name, note in self.notes.items()}
+            present = [aggregator.present for aggregator in self.aggregators.values()]
+            return {name: sum(made.get(name, 0) for made in present) for name in self.names}
+        told = {name: note.get("updates", {}) for name, note in self.notes.items()}
+        return {name: sum(made.get(phase, 0) for phase in INFERENCE) for name, made in told.items()}
 
     def is_seeded(self) -> bool:
         return any(note.get("seeded") for note in self.notes.values())
@@ -158,7 +162,6 @@ class Remote:
         """
         told = self.greet()
         found: dict[str, Statement | str] = {}
-        whom = UNTRUSTED if self.setup.tolerance is None else self.setup.tolerance.words
         for place, (name, account) in enumerate(zip(self.names, self.setup.accounts, strict=True)):
             note, planned = self.notes[name], self.setup.cost(place) or NonPrivate()
             events_told = [Repeated(events.from_dict(event), count) for event, count in note.get("events", [])]
@@ -167,7 +170,7 @@ class Remote:
                 found[name] = (ABSENT if has_said else SILENT).format(name=name)
                 continue
             choices = [compose(*events_told)] if events_told else [planned]
-            notes = [PUBLIC, whom, *self.setup.remarks(place), ELSEWHERE]
+            notes = [*assumptions(self.setup, place), ELSEWHERE]
             notes += [ADAPTIVE.format(words=_rule_words(note, account.delta))] if "rule" in note else []
             if events_told and name in present and name not in told:  # it may have released more than it could say
                 choices.append(planned)

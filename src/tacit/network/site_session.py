@@ -11,7 +11,8 @@ The folder `state` beside the data:
 |--------------------------|--------------------------------------------------------------------------------------|
 | `ledger.sqlite`          | what has been spent of the data set's budget, over all studies                       |
 | `study-*/*.store`        | the factor and the last answer of each phase, from which a round is answered again   |
-| `study-*/scaling.tree`   | the scales of columns that this study uses; they stay                                |
+| `study-*/scaling.tree`   | the scales of columns that this study uses; they stay (`residual.tree` and           |
+|                          | `ranges.tree` too: `network.scales`)                                                 |
 | `study-*/held-out.mark`  | a hash of the secret by which this study holds out records                           |
 | `identity`               | the key by which the site signs in secure sums                                       |
 | `held-out.key`           | the secret by which records are held out of studies                                  |
@@ -29,13 +30,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.basics import durable
 from tacit.federated.held_out import kept_secret, mark_of, seeded_secret
-from tacit.federated.messages import Broadcast, Refusal, Update, decode, decode_tree, encode, encode_tree
+from tacit.federated.messages import Broadcast, Refusal, Update, decode, encode
 from tacit.federated.responder import NO_ROOM, SEEDED, Responder
 from tacit.federated.secure_responder import SecureResponder
 from tacit.federated.secure_terms import MASK, new_identity, public_identity
@@ -43,24 +42,23 @@ from tacit.federated.traces import Trace, check_complete, trace_of
 from tacit.files.site_file import SiteFile, Unfit
 from tacit.network.agreement import Agreement, TableForm
 from tacit.network.audit_log import AuditLog
+from tacit.network.scales import Scales, StudyRefused
 from tacit.privacy import events
 from tacit.privacy.allowance import Allowance
 from tacit.privacy.filters import Filter
 from tacit.privacy.ledger import Entry, Ledger
 from tacit.privacy.mechanism import Exact
 from tacit.privacy.randomness import insecure_key, secure_key
+from tacit.study import own_models
 from tacit.study.folder import name_of
 from tacit.study.program import PHASES, Program
 from tacit.study.setup import Setup
-from tacit.tables.scaling import Range, Scaling
+from tacit.tables.scaling import Scaling
+from tacit.tables.table import Table
 
 LOCK_PATIENCE = 60.0  # seconds for which a new process waits for an old one of the same site to end
 UNWRITABLE = "the site cannot write its audit log; ask those who run it"
 HELLO = b"hello"  # a request for the note alone
-
-
-class StudyRefused(ValueError):
-    """A refusal by a site, in words that may leave it."""
 
 
 class SiteSession:
@@ -128,12 +126,16 @@ class SiteSession:
         self.epsilon, self.delta = own.epsilon, own.delta
         for reason in self._objections(own.slots):
             raise StudyRefused(reason)
-        outline = self.file.public_table(agreement.columns, agreement.target, self.plan.model)
+        outline = self.file.public_table(agreement.columns, agreement.target, self.named)
         if TableForm.of(outline) != agreement.table:
             raise StudyRefused(
                 "the study's columns, bounds, categories or classes are not this site's; agree on the same facts"
             )
-        public = agreement.setup(outline)
+        if self.plan.is_named:
+            self._load()
+        public = self._public(outline)
+        for reason in self._objections_to_program(public):
+            raise StudyRefused(reason)
         self._check_noise(public)
         self.study = name_of(public)
         self.folder = self.file.state_folder / folder_of(self.study)
@@ -143,19 +145,44 @@ class SiteSession:
         self._check_count()
         self._check_budget()
         self.file.check()  # as a whole: the columns that a study asks for must not reveal which of them fit
-        records = self.file.table(agreement.columns, agreement.target, self.plan.model)
+        records = self.file.table(agreement.columns, agreement.target, self.named)
         seed = self.file.settings.insecure_seed
         self.key = secure_key() if seed is None else insecure_key(seed)
-        self.setup = agreement.setup(outline, self.name, records)
+        self.setup = agreement.setup(outline, self.name, records, self.plan.model)
         if self.plan.evaluation:
             secret = self._secret() if seed is None else seeded_secret(seed)
             self.setup = self.setup.splitting({self.name: secret})
+        self.scales = Scales(self.folder, self.setup)
         charged = {entry.study for entry in self.ledger.entries()}
         for phase in PHASES:  # the note tells the last rounds of phases begun before
             if (self.folder / f"{phase}.store").exists() or (
                 self.plan.secure_sum and f"{self.study}/{phase}" in charged
             ):
-                self._site(phase, None if phase == "scaling" else _scaling_of(self.scales.read_bytes()))
+                self._site(phase, self.scales.kept(phase))
+
+    @property
+    def named(self) -> str:
+        """The name of the study's model, as the agreement has it."""
+        return self.agreement.plan.model
+
+    def _load(self) -> None:
+        """Import a model "module:name", which the site's own file allows, if its source on this disk is the one there.
+
+        Nothing of the module is executed before its hash was compared. What fails is told at the site alone.
+        """
+        try:
+            self.plan = self.plan.replace(model=own_models.load(self.named, self.agreement.source))
+        except ValueError as error:
+            raise Unfit(
+                str(error), f"this site does not have {self.named} as its file says; ask those who run it"
+            ) from None
+
+    def _public(self, outline: Table) -> Setup:
+        """The set-up of the study without any record."""
+        try:
+            return self.agreement.setup(outline, model=self.plan.model)
+        except ValueError as error:  # about the plan, the columns and the model: all of them public
+            raise Unfit(str(error), f"the study cannot be made of these settings and columns ({error})") from None
 
     def _secret(self) -> bytes:
         """The secret by which this study holds out records: the one that it began with."""
@@ -170,19 +197,18 @@ class SiteSession:
         if limits.studies is not None and plan.name not in limits.studies:
             yield f"study {plan.name!r} is not among those that this site takes part in"
         for what, asked, allowed in (
-            ("model", plan.model, limits.models),
-            ("method", plan.method, limits.methods),
+            ("model", plan.model, limits.every_model),
             ("unit", plan.unit, [limits.unit]),
             ("adjacency", plan.adjacency, [limits.adjacency]),
         ):
             if asked not in allowed:
                 yield f"{what}={asked!r} is not allowed here; expected one of {', '.join(allowed)}"
+        if plan.is_named and limits.own_models.get(plan.model) != self.agreement.source:
+            yield f"model={plan.model!r} has another source than the one that is allowed here; agree on one"
         if plan.trusts_coordinator:
             yield "this study trusts the coordinator with sums; this site takes part only if it adds its own noise"
         if plan.secure_sum:
             yield from self._distrusts()
-        if plan.rounds > limits.most_rounds:
-            yield f"rounds={plan.rounds}; expected at most {limits.most_rounds} here"
         if not self.epsilon <= limits.epsilon:
             yield f"epsilon={self.epsilon:g} is asked for; expected at most {limits.epsilon:g} here"
         if self.delta != limits.delta:
@@ -193,6 +219,14 @@ class SiteSession:
             yield "scores on held-out records are not shared here; leave evaluation out"
         if slots != self.file.slots:
             yield f"slots={slots} in the study; expected {self.file.slots}, this site's public number"
+
+    def _objections_to_program(self, setup: Setup) -> Iterator[str]:
+        """Reasons to refuse what the plan leaves open and the model, or the policy, decides."""
+        limits, method, rounds = self.file.settings.limits, setup.plan.method_used, setup.program.rounds
+        if method not in limits.methods:
+            yield f"method={method!r} is not allowed here; expected one of {', '.join(limits.methods)}"
+        if rounds > limits.most_rounds:
+            yield f"rounds={rounds}; expected at most {limits.most_rounds} here"
 
     def _distrusts(self) -> Iterator[str]:
         """Reasons to refuse the study's secure sums."""
@@ -316,17 +350,17 @@ class SiteSession:
         study, _, phase = broadcast.study.rpartition("/")
         if study != self.study or phase not in PHASES:
             return self._refuse(broadcast, f"study={broadcast.study!r}; this site takes part in {self.study!r} only")
-        if phase != "inference" and phase not in self.setup.mechanisms[self.place]:
+        if phase not in self.setup.phases:
             return self._refuse(broadcast, f"the plan has no {phase}; use the same study file")
         try:
             sent, content = _opened(broadcast.content)
-            scaling = None if phase == "scaling" else self._checked_scaling(sent)
+            scaling = self.scales.checked(phase, sent)
             site = self._site(phase, scaling)
         except StudyRefused as error:
             return self._refuse(broadcast, str(error))
         except OSError:
             return self._refuse(broadcast, NO_ROOM)
-        except ValueError:
+        except (ValueError, MemoryError):
             return self._refuse(broadcast, "the site is not ready for this study; ask those who run it")
         try:
             answer = site(Broadcast(broadcast.study, broadcast.round, content))
@@ -334,14 +368,14 @@ class SiteSession:
             answer = self._refuse(broadcast, "no update can be made with these settings; begin a study with others")
         if isinstance(answer, Update):
             try:
-                self._begin(scaling)
+                self._begin(phase, scaling)
             except OSError:
                 return self._refuse(broadcast, NO_ROOM)
-        elif not self.scales.exists():
+        elif not self.scales.has(phase):
             self._sites.pop(phase, None)  # no answer used the scales that it was made for
         return answer
 
-    def _begin(self, scaling: Scaling | None) -> None:
+    def _begin(self, phase: str, scaling: Scaling | None) -> None:
         """Make the study's folder, and note the scales and the secret by which it holds out records.
 
         This comes after a message is known to be sound, and before any record is read for it.
@@ -350,8 +384,7 @@ class SiteSession:
         mark = self.folder / "held-out.mark"
         if self._mark and not mark.exists():
             durable.write(mark, self._mark.encode())
-        if scaling is not None and not self.scales.exists():
-            durable.write(self.scales, encode_tree(jax.tree.map(np.asarray, asdict_of(scaling))))
+        self.scales.keep(phase, scaling)
 
     def _site(self, phase: str, found: Scaling | None) -> Responder | SecureResponder:
         """The responder of a phase, made on its first request. found: the scales by which it reads."""
@@ -360,7 +393,7 @@ class SiteSession:
             if self.plan.secure_sum:
                 self._sites[phase] = self._secure_responder(phase, found)
                 return self._sites[phase]
-            algorithm = setup.algorithm(phase, place)
+            algorithm = setup.algorithm(phase, place, found)
             access = setup.access(phase, place, found)
             store = self.folder / f"{phase}.store"
             most = setup.most_updates(phase)
@@ -368,38 +401,14 @@ class SiteSession:
             tells = self.file.settings.shares.spent
             self._sites[phase] = Responder(
                 *(self.name, study, algorithm, access, self.key, self.allowance, store, most, tells),
-                prepare=partial(self._begin, found),
+                prepare=partial(self._begin, phase, found),
             )
         return self._sites[phase]
 
     def _secure_responder(self, phase: str, scaling: Scaling | None) -> SecureResponder:
-        terms = self.setup.terms(phase, f"{self.study}/{phase}", self._roster())
+        terms = self.setup.terms(phase, f"{self.study}/{phase}", self._roster(), scaling)
         access, own = self.setup.own_access(phase, self.place, scaling), identity_of(self.file.state_folder)
         return SecureResponder(self.name, terms, access, self.key, self.allowance, own, self.file.settings.shares.spent)
-
-    # --- Scales of columns: the first to arrive are the study's ---------------------------------------------------
-
-    @property
-    def scales(self) -> Path:
-        """The file of the scales that the study began with."""
-        return self.folder / "scaling.tree"
-
-    def _checked_scaling(self, scaling: Any) -> Scaling:
-        data = encode_tree(scaling)
-        if self.scales.exists():
-            if self.scales.read_bytes() != data:
-                raise StudyRefused(
-                    "the scales of columns differ from those that this study began with; begin a new study"
-                )
-            return _scaling_of(data)
-        like = jax.tree.map(np.asarray, asdict_of(self.setup.public_scaling()))
-        same = jax.tree.structure(scaling) == jax.tree.structure(like) and all(
-            np.shape(a) == np.shape(b) and np.asarray(a).dtype == b.dtype and np.all(np.isfinite(a))
-            for a, b in zip(jax.tree.leaves(scaling), jax.tree.leaves(like), strict=True)
-        )
-        if not same or not np.all(np.asarray(scaling["scale"]) > 0):
-            raise StudyRefused("the scales of columns are not of this study's form; begin a new study")
-        return _scaling_of(data)
 
     # --- Notes ---------------------------------------------------------------------------------------------------
 
@@ -431,16 +440,6 @@ class SiteSession:
 def folder_of(study: str) -> str:
     """The name of a study's folder at a site: a hash, because the coordinator chooses the study's name."""
     return f"study-{hashlib.sha256(study.encode()).hexdigest()[:32]}"
-
-
-def _scaling_of(data: bytes) -> Scaling:
-    found = jax.tree.map(jnp.asarray, decode_tree(data))
-    return Scaling(Range(found["low"], found["high"]), found["location"], found["scale"])
-
-
-def asdict_of(scaling: Scaling) -> dict[str, Any]:
-    """Scales of columns as a message carries them."""
-    return {"low": scaling.range.low, "high": scaling.range.high, "location": scaling.location, "scale": scaling.scale}
 
 
 def _opened(content: Any) -> tuple[Any, Any]:

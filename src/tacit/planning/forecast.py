@@ -1,27 +1,23 @@
 """Planning without data: the accuracy that a budget buys, from simulated tables. No record is read.
 
-A simulated table (a stand-in) has the public sizes of the planned study (`data.simulated`). It is fitted as `fit` would
-for one site, or as a synchronous study of `sites` would, over a range of ε and of rounds. Each site adds its own noise,
-so the sum over M sites has √M times the noise of one.
+A simulated table (a stand-in) has the public sizes of the planned study (`data.simulated`). Its study is tried by the
+study's own phases (`planning.trials`), for one site and for many, over a range of ε and of rounds.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tacit.data.simulated import Task, simulate
-from tacit.fitting.policy import Policy, Rule, default_policy
+from tacit.federated.secure_terms import Tolerance
 from tacit.links import link_of, names
-from tacit.planning.learning import Batch, noise_of
+from tacit.planning.trials import Batch, Spending
 from tacit.privacy.checks import check_delta, check_epsilon
-from tacit.study.plan import Plan
-from tacit.study.program import Program
+from tacit.study.policy import Policy, default_policy
 
 SPREAD = (0.1, 0.316, 1.0, 3.16, 10.0)  # multiples of the requested ε that are forecast too
-ROUNDS = (5, 10, 20, 40)
 MOST_EPSILON = 14.0  # above, draws of noise are not accurate enough to be priced
 LEVELS = (2, 3, 5, 8)  # numbers of categories in simulated columns
 TESTS, LEAST_RUNS, MOST_RUNS = 4000, 4, 16  # test records of a stand-in, and runs at each setting
@@ -33,6 +29,7 @@ class Question:
     """The public sizes of a planned study.
 
     features: columns, counting indicators of categories; numbers: how many of them are numeric, all by default.
+    rounds: numbers of rounds to compare; by default the policy's alone.
     """
 
     kind: str
@@ -43,6 +40,7 @@ class Question:
     sites: int = 1
     numbers: int | None = None
     rounds: tuple[int, ...] = ()
+    secure_sum: bool = False
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -51,7 +49,7 @@ class Question:
                 f"epsilon={self.epsilon}; expected at most {MOST_EPSILON:g}, above which nothing is priced"
             )
         check_delta(self.delta)
-        kinds = names(learned=True, in_studies=self.sites > 1)
+        kinds = names(learned=True)
         if self.kind not in kinds:
             raise ValueError(f"model={self.kind!r}; expected one of {', '.join(kinds)}")
         for name, value in (("records", self.records), ("features", self.features), ("sites", self.sites)):
@@ -65,6 +63,8 @@ class Question:
             )
         if self.rounds and min(self.rounds) < 2:
             raise ValueError(f"rounds={min(self.rounds)}; expected at least 2")
+        if self.secure_sum:
+            Tolerance.usual(self.sites)  # refuses too few sites
 
     def task(self, signal: float, balance: float) -> Task:
         """A task to simulate. Features that are not numbers are indicators of columns with a few categories."""
@@ -87,28 +87,6 @@ class Question:
         return tuple(sorted({self.epsilon, *(other for other in others if other <= MOST_EPSILON)}))
 
 
-def rule_of(question: Question, rounds: int | None, policy: Policy | None = None) -> Rule:
-    """The rule of a fit, or of a study of many sites, with this number of rounds; None keeps its own number."""
-    if question.sites == 1:
-        rule = (policy or default_policy()).rule(question.kind)
-        if rounds is None:
-            return rule
-        first = min(max(1, round(rounds * rule.steps[0] / sum(rule.steps))), rounds - 1)
-        return replace(rule, steps=(first, rounds - first), noise=(rule.noise[0], rule.noise[-1]))
-    program = Program(Plan(question.kind, rounds=rounds or 20), paid=1)
-    link, stages, shares = program.plan.link, (*program.stages, program.plan.rounds), program.shares
-    return Rule(
-        tuple(int(n) for n in np.diff(stages)),
-        (1.0,) * (len(stages) - 1),
-        moments=shares["scaling"],
-        residual=0.001,
-        curvature=shares["curvature"],
-        clip_least=link.least_clip,
-        clip_most=link.most_clip,
-        shrinkage=default_policy().rule(question.kind).shrinkage,
-    )
-
-
 def forecast(
     question: Question,
     policy: Policy | None = None,
@@ -125,16 +103,17 @@ def forecast(
     pairs = zip(link.simulator.planned, link.simulator.planned_balances, strict=True)
     draws = [question.task(*pair) for pair in pairs]
     batch = Batch.of(question.kind, [simulate(task, seed, TESTS) for seed, task in enumerate(draws)])
-    exact = batch.exact()
     many = MOST_RUNS if question.records * question.features <= RUN_NUMBERS / 20 else LEAST_RUNS
     seeds = max(1, many // len(draws))
-    noises = [noise_of(epsilon, question.delta) * math.sqrt(question.sites) for epsilon in question.epsilons]
+    spendings = [Spending(epsilon, question.sites, question.secure_sum) for epsilon in question.epsilons]
+    noises = [spending.noise(question.delta) for spending in spendings]
+    exact = batch.exact(len(noises), seeds)
+    known = (policy or default_policy()).rule(question.kind)
+    counts = question.rounds or (known.rounds,)
     rows: list[dict[str, Any]] = []
-    counts: Sequence[int | None] = question.rounds or (ROUNDS if question.sites > 1 else (None,))
     for done, rounds in enumerate(counts):
         observe(done, len(counts))
-        rule = rule_of(question, rounds, policy)
-        found = batch.run(rule, noises, seeds)
+        found = batch.run(replace(known, rounds=rounds), noises, seeds)
         for place, epsilon in enumerate(question.epsilons):
             at = {name: part[:, place] for name, part in found.items()}
             lost = exact["log_likelihood"][:, None] - at["log_likelihood"]
@@ -142,7 +121,7 @@ def forecast(
             if not link.target.has_two_classes:
                 worse = worse / exact["error"][:, None]  # relative for numeric targets: their units are unknown
             wider = at["width"] / exact["width"][:, None]
-            row: dict[str, Any] = {"epsilon": epsilon, "delta": question.delta, "rounds": sum(rule.steps)}
+            row: dict[str, Any] = {"epsilon": epsilon, "delta": question.delta, "rounds": rounds}
             for name, values in (("error_rise", worse), ("log_likelihood_loss", lost), ("interval_widening", wider)):
                 row[name] = float(np.mean(values))
                 row[f"{name}_sd"] = float(np.std(values, ddof=1))

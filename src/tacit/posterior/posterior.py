@@ -11,33 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from tacit.basics import durable
 from tacit.links import LINKS, Link, link_of
+from tacit.posterior.block import Block, width_of
+from tacit.posterior.site_effects import BetweenSites
+
+__all__ = ["Block", "Posterior"]
 
 FORMAT = "tacit-posterior-1"
 MOST_NUMBERS = 2**22  # held at once by a prediction by draws
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """A Gaussian over a named vector: its mean, and a covariance matrix or a vector of variances."""
-
-    names: tuple[str, ...]
-    mean: np.ndarray
-    covariance: np.ndarray
-
-    @property
-    def standard_deviation(self) -> np.ndarray:
-        return np.sqrt(self.covariance if self.covariance.ndim == 1 else np.diagonal(self.covariance))
-
-    def sample(self, rng: np.random.Generator, draws: int) -> np.ndarray:
-        noise = rng.standard_normal((draws, len(self.mean)))
-        if self.covariance.ndim == 1:
-            return self.mean + noise * np.sqrt(self.covariance)
-        values, vectors = np.linalg.eigh(self.covariance)  # rounding can leave an eigenvalue below 0
-        return self.mean + (noise * np.sqrt(np.maximum(values, 0))) @ vectors.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +30,8 @@ class Posterior:
     blocks: the parameters, by name; regressions have one, "coefficients", intercept first. link: the kind of
     regression, or "" for other models, which predict by themselves (see `families`). statement and plan: plain data;
     statement_text: the statement in words. chains: samples of each block, (chains, samples, size), if the method makes
-    any; the blocks then hold their moments.
+    any; the blocks then hold their moments. site_effects: what differs between the sites of a study, if its plan has
+    site effects; predictions are then for a new site, unless a site is named.
     """
 
     blocks: dict[str, Block]
@@ -59,6 +43,7 @@ class Posterior:
     classes: tuple[Any, ...] | None = None  # the labels behind the target's 0, 1, ...
     details: dict[str, Any] = field(default_factory=dict)  # such as released scalings and the table's schema
     chains: dict[str, np.ndarray] | None = None
+    site_effects: BetweenSites | None = None
 
     @property
     def epsilon(self) -> float:
@@ -79,7 +64,7 @@ class Posterior:
 
     def summary(self, level: float = 0.95) -> list[dict[str, Any]]:
         """One row for each parameter: name, mean, standard deviation, and the ends of its central interval."""
-        width = _width(level)
+        width = width_of(level)
         rows = []
         for block in self.blocks.values():
             for name, mean, sd in zip(block.names, block.mean, block.standard_deviation, strict=True):
@@ -109,17 +94,34 @@ class Posterior:
         is_multiclass = self._link is not None and self._link.is_multiclass
         return max(1, len(self.classes or ()) - 1) if is_multiclass else 1
 
-    def linear_predictor(self, features: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of intercept + x·θ at each row of `features` (without a column for the intercept)."""
+    def linear_predictor(self, features: Any, *, site: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of intercept + x·θ at each row of `features` (without a column for the intercept).
+
+        site: with site effects, the site that the rows are from; by default a new one, whose deviation adds to the sd.
+        """
         if self._link is None or self._link.is_multiclass:
             raise ValueError(
                 f"a {self.link or 'general'} model has no single linear predictor; use predict or families"
             )
         x = self._rows(features)
-        block = self.coefficients
+        block = self._coefficients_at(site)
         if block.covariance.ndim == 1:
             return x @ block.mean, np.sqrt(x**2 @ block.covariance)
         return x @ block.mean, np.sqrt(np.maximum(0, np.sum((x @ block.covariance) * x, axis=1)))
+
+    def _coefficients_at(self, site: str | None) -> Block:
+        """The coefficients of a site, or of a new one; without site effects the common ones."""
+        found, common = self.site_effects, self.coefficients
+        if found is None:
+            if site is not None:
+                raise ValueError(f"site={site!r} for a posterior without site effects; leave site out")
+            return common
+        if site is not None:
+            return found.of(site)
+        covariance = common.covariance.copy()
+        places = [common.names.index(name) for name in found.new.names]
+        covariance[np.ix_(places, places)] += found.new.covariance
+        return Block(common.names, common.mean, covariance)
 
     def _rows(self, features: Any) -> np.ndarray:
         x = np.asarray(features, float)
@@ -135,35 +137,44 @@ class Posterior:
             x = np.clip(x, low, high)
         return np.column_stack([np.ones(len(x)), x])
 
-    def predict(self, features: Any, *, method: str = "closed", draws: int = 2000, seed: int = 0) -> np.ndarray:
+    def predict(
+        self, features: Any, *, method: str = "closed", draws: int = 2000, seed: int = 0, site: str | None = None
+    ) -> np.ndarray:
         """The expected target at each row: a mean, P(y = 1), or (rows, classes) probabilities for several classes.
 
         method: "closed" uses the link's formula (logistic: the probit approximation of MacKay 1992; probit, linear and
         Poisson: exact); "sampling" averages over `draws` draws of the posterior. Several classes always use sampling.
+
+        site: with site effects, the site that the rows are from; by default a new one.
         """
         if method not in ("closed", "sampling"):
             raise ValueError(f"method={method!r}; expected 'closed' or 'sampling'")
         if self._link is not None and self._link.is_multiclass:
+            self._coefficients_at(site)  # refuses a site
             return self._probabilities(features, draws, seed)
-        mean, sd = self.linear_predictor(features)
+        mean, sd = self.linear_predictor(features, site=site)
         link = link_of(self.link)
         if method == "closed":
             return link.mean_of(mean, sd)
         theta = self.sample(draws, seed)["coefficients"]
+        if self.site_effects is not None:
+            theta = self._coefficients_at(site).sample(np.random.default_rng(seed), draws)
         return link.inverse(self._rows(features) @ theta.T).mean(axis=1)
 
-    def predict_interval(self, features: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(
+        self, features: Any, level: float = 0.95, *, site: str | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The interval of the mean response (a probability, a rate, an expected value) at each row.
 
-        A single new outcome varies more: see `outcome_sd`.
+        site: as for `predict`. A single new outcome varies more: see `outcome_sd`.
         """
-        mean, sd = self.linear_predictor(features)
-        width, link = _width(level), link_of(self.link)
+        mean, sd = self.linear_predictor(features, site=site)
+        width, link = width_of(level), link_of(self.link)
         return link.inverse(mean - width * sd), link.inverse(mean + width * sd)
 
-    def outcome_sd(self, features: Any) -> np.ndarray:
+    def outcome_sd(self, features: Any, *, site: str | None = None) -> np.ndarray:
         """The sd of one new outcome at each row, from the posterior and from outcomes around their mean."""
-        mean, sd = self.linear_predictor(features)
+        mean, sd = self.linear_predictor(features, site=site)
         link = link_of(self.link)
         if link.outcome_sd is None:
             raise ValueError(
@@ -220,10 +231,7 @@ class Posterior:
 
     def save(self, path: Path | str) -> None:
         """Write the posterior as JSON: numbers and names, no code."""
-        blocks = {
-            name: {"names": list(b.names), "mean": b.mean.tolist(), "covariance": b.covariance.tolist()}
-            for name, b in self.blocks.items()
-        }
+        blocks = {name: block.to_plain() for name, block in self.blocks.items()}
         plain = {
             "format": FORMAT,
             "link": self.link,
@@ -237,6 +245,8 @@ class Posterior:
         }
         if self.chains is not None:
             plain["chains"] = {name: values.tolist() for name, values in self.chains.items()}
+        if self.site_effects is not None:
+            plain["site_effects"] = self.site_effects.to_plain()
         durable.write(Path(path), json.dumps(plain, ensure_ascii=False, indent=1) + "\n")
 
     @classmethod
@@ -247,13 +257,7 @@ class Posterior:
             plain = json.loads(Path(path).read_text(encoding="utf-8"))
             if not isinstance(plain, dict) or plain.get("format") != FORMAT:
                 raise ValueError
-            blocks = {}
-            for name, block in plain["blocks"].items():
-                mean, covariance = (np.asarray(block[part], float) for part in ("mean", "covariance"))
-                size = len(block["names"])
-                if mean.shape != (size,) or covariance.shape not in ((size,), (size, size)):
-                    raise ValueError
-                blocks[name] = Block(tuple(map(str, block["names"])), mean, covariance)
+            blocks = {name: Block.of_plain(block) for name, block in plain["blocks"].items()}
             classes = None if plain["classes"] is None else tuple(plain["classes"])
             names = ("statement", "statement_text", "plan", "noise_scale")
             statement, text, plan, noise_scale = (plain[name] for name in names)
@@ -262,15 +266,10 @@ class Posterior:
                 chains = {name: np.asarray(plain["chains"][name], float) for name in blocks}
                 if any(drawn.ndim != 3 or drawn.shape[2] != len(blocks[n].names) for n, drawn in chains.items()):
                     raise ValueError
-            words = (statement, text, plan, noise_scale, classes, plain["details"], chains)
+            effects = None if plain.get("site_effects") is None else BetweenSites.of_plain(plain["site_effects"])
+            words = (statement, text, plan, noise_scale, classes, plain["details"], chains, effects)
             return cls(blocks, str(plain["link"]), *words)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}; {expected}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"{path} is not a saved posterior; {expected}") from None
-
-
-def _width(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"level={level}; expected a probability between 0 and 1")
-    return float(stats.norm.ppf(0.5 + level / 2))

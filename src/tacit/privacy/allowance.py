@@ -14,16 +14,17 @@ from tacit.privacy.ledger import SLACK, BudgetExceeded, Entry, Ledger, counts_of
 class Allowance:
     """What one study may spend of a ledger's budget, whatever else is left in it. Every host of a study applies this.
 
-    Guarantee: ε of all charges of this study together, at the ledger's δ, is at most `epsilon` · (1 + SLACK), as long
+    Guarantee: ε of all charges of this study together, at the study's δ, is at most `epsilon` · (1 + SLACK), as long
     as one process at a time charges for the study. The price is by `pld`, as in statements, because the plan fixes what
     a study releases. The ledger's own rule prices all studies together, since one may depend on another's results.
 
-    study: charges of `STUDY/PHASE` are the study's own.
+    study: charges of `STUDY/PHASE` are the study's own. delta: the study's; by default the ledger's.
     """
 
     ledger: Ledger
     study: str
     epsilon: float
+    delta: float | None = None
 
     @property
     def path(self) -> Path:
@@ -43,7 +44,8 @@ class Allowance:
         return self._price(counts_of(self.own()))
 
     def _price(self, counts: Counter[str]) -> float:
-        return accounting.epsilon(whole_of(counts), self.ledger.delta, "pld", self.ledger.adjacency)
+        delta = self.ledger.delta if self.delta is None else self.delta
+        return accounting.epsilon(whole_of(counts), delta, "pld", self.ledger.adjacency)
 
     def charge(self, event: Event, *, study: str, round: int, note: str = "") -> Entry:
         """As `Ledger.charge`, if the study's charges including this one are within its allowance."""

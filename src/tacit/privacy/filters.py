@@ -196,17 +196,21 @@ def admitting(event: Event, epsilon: float, delta: float, adjacency: Adjacency =
     return rule if rule.price(event, epsilon, delta, adjacency) <= epsilon else None
 
 
-def first(event: Event, epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> float:
+def first(
+    event: Event, epsilon: float, delta: float, adjacency: Adjacency = "add-remove", name: Name | None = None
+) -> float:
     """The least budget of at least `epsilon` whose rule admits a plan, to 0.2 %: rules may price it above `epsilon`.
 
-    Where no filter prices the plan: `epsilon` or the price by `pld`, whichever is larger.
+    Where no filter prices the plan: `epsilon` or the price by `pld`, whichever is larger. name: of the rule, by default
+    that for the plan.
 
     >>> plan = events.Repeated(events.PoissonSampled(0.1, events.Gaussian(10.0)), 1000)
     >>> accounting.epsilon(plan, 1e-5) < 1.25 < first(plan, 1.25, 1e-5) < 1.35
     True
     """
-    name, departure = name_for(event, adjacency), parts.departure(event, adjacency)
-    if name is None:
+    known = name_for(event, adjacency)
+    name, departure = name or known, parts.departure(event, adjacency)
+    if known is None or name is None:
         return max(epsilon, accounting.epsilon(event, delta, adjacency=adjacency))
     for step in range(2000):
         budget = epsilon if step == 0 else float(f"{epsilon * 1.002**step:.4g}")

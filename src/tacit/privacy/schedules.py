@@ -23,13 +23,38 @@ from typing import Any
 
 import numpy as np
 
+from tacit.basics.shapes import MOST_RATIO, check_shape
 from tacit.privacy.events import Event, Gaussian, PoissonSampled, Repeated, check_number, check_steps, compose
 from tacit.privacy.mechanism import MOST_LEVELS, SubsampledGaussian
 
-MOST_RATIO = 1e3  # of the largest relative noise to the least: beyond, a step costs a millionth and tells nothing
 MOST_BLOCKS = 1024  # of steps that are kept apart while levels are chosen
 
 # --- Settings of single steps ------------------------------------------------------------------------------------
+
+
+def shaped(shape: str, steps: int, **given: Any) -> np.ndarray:
+    """The noise of each step by the name of a shape, relative to the first step's. given: the shape's settings.
+
+    >>> shaped("linear", 3, noise_end=2.0).tolist()
+    [1.0, 1.5, 2.0]
+    """
+    check_shape(shape, given)
+    if shape == "influence":
+        found = optimal(momentum_influence(steps, given["contraction"], given.get("momentum", 0.0)))
+        return found / found[0]
+    return between(shape, steps, 1.0, given.get("noise_end", 1.0), **given)
+
+
+def between(shape: str, steps: int, start: float, end: float, **given: Any) -> np.ndarray:
+    """Settings from start to end by the name of a shape; those of shapes without an end of their own are linear."""
+    match shape:
+        case "polynomial":
+            return polynomial(steps, start, end, given.get("power", 2.0))
+        case "exponential":
+            return exponential(steps, start, end)
+        case "stepwise":
+            return stepwise(steps, start, end, given.get("stages", min(4, steps)))
+    return linear(steps, start, end)
 
 
 def constant(steps: int, value: float = 1.0) -> np.ndarray:

@@ -3,6 +3,7 @@
 | name          | content                                                           | drawn for                    |
 |---------------|-------------------------------------------------------------------|------------------------------|
 | `forest`      | coefficients with their intervals                                 | regressions                  |
+| `site_effects` | each site's deviation, and the spread between sites              | studies with site effects    |
 | `densities`   | the posterior of the coefficients that are clearest from 0        | regressions                  |
 | `privacy`     | ε against δ; the limit on any attack                              | private results              |
 | `training`    | scores on public records against communications                   | studies with a test set      |
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.links import LINKS
-from tacit.report import forest, style
+from tacit.report import forest, site_effects, style
 from tacit.report.findings import Findings
 from tacit.report.style import COLOURS
 
@@ -147,6 +148,7 @@ def _sd(row: Mapping[str, Any], is_public: bool) -> float:
 
 FIGURES: dict[str, Draw] = {
     "forest": draw_forest,
+    "site_effects": site_effects.draw,
     "densities": draw_densities,
     "privacy": draw_privacy,
     "training": draw_training,

@@ -93,7 +93,7 @@ class Findings:
     @property
     def statements(self) -> dict[str, dict[str, Any]]:
         """The statement of each site by its name; a fit's own has the name ""."""
-        return self.statement.get("sites") or {"": self.statement}
+        return statements_of(self.statement)
 
     @property
     def is_private(self) -> bool:
@@ -125,6 +125,15 @@ def _largest(points: Iterable[tuple[float, float]]) -> dict[float, float]:
     for place, value in points:
         found[place] = max(value, found.get(place, value))
     return dict(sorted(found.items()))
+
+
+def statements_of(statement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The statement of each site by its name; the only one has the name "".
+
+    >>> statements_of({"epsilon": 1.0}), statements_of({"epsilon": 1.0, "sites": {"north": {"epsilon": 1.0}}})
+    ({'': {'epsilon': 1.0}}, {'north': {'epsilon': 1.0}})
+    """
+    return statement.get("sites") or {"": dict(statement)}
 
 
 def read(folder: Path) -> Findings:
@@ -181,4 +190,5 @@ def dropped(result: Mapping[str, Any]) -> str:
 def title(name: str, model: str, target: str | None, sites: int) -> str:
     """The title of a study."""
     of = f" of {target}" if target else ""
-    return f"{name}: a {model} regression{of} at {sites} site{'s' * (sites != 1)}"
+    what = f"the model {model}" if ":" in model else f"a {model} regression"  # one of the user's own, or a known one
+    return f"{name}: {what}{of} at {sites} site{'s' * (sites != 1)}"

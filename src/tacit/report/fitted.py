@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit.fitting.charging import UNCOUNTED
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.statement import rounded_up
 from tacit.report import page
+from tacit.study.statements import UNCOUNTED
 
 MOST_PRINTED, PRINTED = 30, 20  # coefficients in the terminal: all up to the first number; of more, the clearest
 

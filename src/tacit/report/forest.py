@@ -52,9 +52,9 @@ def effects(posterior: Any, level: float = 0.95) -> list[Effect]:
 
 def lacks_noise(posterior: Any) -> bool:
     """Whether the intervals leave out added noise."""
-    plan = posterior.plan
-    of_study = plan.get("vi") or {}  # a study has settings of [vi] for it, a fit has its own
-    return plan.get("method") == "vi" and plan.get("noise_multiplier", of_study.get("noise_multiplier", 0)) > 0
+    releases = posterior.plan.get("releases", {})
+    noise = releases.get("gradients", {}).get("noise_multiplier", 0)
+    return posterior.plan.get("method") == "vi" and noise > 0
 
 
 def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: float = 4.6) -> Any:

@@ -17,7 +17,7 @@ from tacit.basics.methods import METHODS
 from tacit.links import LINKS
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.statement import rounded_up
-from tacit.report import figures, findings, forest
+from tacit.report import figures, findings, forest, site_effects
 from tacit.report.figures import SCORES
 from tacit.report.findings import Findings
 
@@ -47,7 +47,8 @@ def leave(out: Path, posterior: Posterior, result: Mapping[str, Any]) -> dict[st
         durable.write(out / "statement.txt", posterior.statement_text)
         durable.write(out / "statement.json", json.dumps(posterior.statement, indent=2, ensure_ascii=False) + "\n")
         found = findings.of(json.loads(json.dumps(plain)), out)
-        for name, draw in (("forest.png", figures.draw_forest), ("curve.png", figures.draw_training)):
+        drawn = {"forest.png": "forest", "site_effects.png": "site_effects", "curve.png": "training"}
+        for name, draw in ((name, figures.FIGURES[figure]) for name, figure in drawn.items()):
             if figures.save_one(draw, found, out / name):
                 names.append(name)
             else:
@@ -90,6 +91,7 @@ def _content(found: Findings) -> dict[str, Any]:
         "found": list(_words_on_intervals(found)),
         "forest_words": _forest_words(found),
         "coefficients": _coefficients(found),
+        "site_effects": site_effects.content(posterior, found.level, cells),
         "level": f"{100 * found.level:g}",
         "performance": [*_public_scores(result), *_released_scores(result), *_compared(result)],
         "calibration_words": "Observed shares against predicted probabilities. On the dashed line they agree.",
@@ -174,7 +176,7 @@ def _question(found: Findings) -> Iterator[str]:
     prior = plan.get("prior_deviation")
     before = f" Before any data, coefficients of standardised columns were N(0, {prior:g}²)." if prior else ""
     if method is not None:
-        yield f"Method: {method.words}.{before}"
+        yield f"Method: {method}.{before}"
     if found.is_study:
         yield (
             f"Records stayed at the sites. Schedule: {plan['schedule']}, {plan['rounds']} rounds; "

@@ -50,10 +50,9 @@ def draw(question: Question, rows: list[dict[str, Any]]) -> Any:
             own = [row for row in rows if row["rounds"] == count]
             epsilons, values = [row["epsilon"] for row in own], [unit * row[name] for row in own]
             errors = [unit * row[f"{name}_sd"] for row in own]
-            word = "rounds" if question.sites > 1 else "steps"
             shift = 1 + 0.03 * (counts.index(count) - (len(counts) - 1) / 2)  # side by side
             places = [epsilon * shift for epsilon in epsilons]
-            axes.errorbar(places, values, yerr=errors, color=colour, marker="o", capsize=2, label=f"{count} {word}")
+            axes.errorbar(places, values, yerr=errors, color=colour, marker="o", capsize=2, label=f"{count} rounds")
         axes.axvline(question.epsilon, color="grey", linestyle=":", linewidth=1)
         logarithmic(axes)
         axes.axhline(1.0 if name == "interval_widening" else 0.0, color="black", linewidth=0.8)
@@ -67,14 +66,15 @@ def show(question: Question, rows: list[dict[str, Any]], out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    sites = f" over {question.sites} sites" if question.sites > 1 else ""
+    sums = " with secure sums" if question.secure_sum else ""
+    sites = f" over {question.sites} sites{sums}" if question.sites > 1 else ""
     shape = (
         f"{question.records:,} records, {question.features} features{sites}, {question.kind}, δ = {question.delta:g}"
     )
     table = Table(title=f"What to expect: {shape}", caption_justify="left")
     share = is_share(question)
     headers = (
-        *("ε", "rounds" if question.sites > 1 else "steps"),
+        *("ε", "rounds"),
         "accuracy lost, points" if share else "error up, %",
         *("log-likelihood lost", "intervals, times wider"),
     )
@@ -101,7 +101,7 @@ def show(question: Question, rows: list[dict[str, Any]], out: Path) -> None:
 def _sentence(question: Question, row: Mapping[str, Any]) -> str:
     """The forecast at the requested ε, with the best number of rounds."""
     where = f"At ε = {question.epsilon:g}"
-    rounds = f" in {row['rounds']} rounds" if question.sites > 1 else ""
+    rounds = f" in {row['rounds']} rounds"
     exact, reached = row["error_without_privacy"], row["error"]
     if is_share(question):
         what = (

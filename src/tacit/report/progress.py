@@ -21,7 +21,14 @@ from rich.text import Text
 
 MOST_BARS = 12  # sites with a bar each; for more sites, the least, the median and the most
 WIDTH = 24  # of a bar, in columns
-PHASES = {"scaling": "Means and variances", "inference": "Inference", "evaluation": "Evaluation"}
+PHASES = {
+    "ranges": "Ranges",
+    "scaling": "Means and variances",
+    "inference": "Inference",
+    "residual": "Spread around the mean",
+    "refinement": "Inference at the learned spread",
+    "evaluation": "Evaluation",
+}
 Task = TypeVar("Task")
 Move = tuple[int, int, float]  # done, total, time
 

@@ -31,8 +31,9 @@ def write(out: Path, found: "StudyResult", about: Mapping[str, Any], test_record
     posterior = found.posterior
     if not all(math.isfinite(row["mean"]) and math.isfinite(row["sd"]) for row in posterior.summary(LEVEL)):
         raise ValueError("the study did not end in finite numbers; expected settings (clip, prior) of ordinary size")
-    promised, rows = [site["epsilon"] for site in posterior.statement["sites"].values()], found.sites
-    seeded = any(site["randomness"] == "seeded" for site in posterior.statement["sites"].values())
+    stated = findings.statements_of(posterior.statement)
+    promised, rows = [one["epsilon"] for one in stated.values()], found.sites
+    seeded = any(one["randomness"] == "seeded" for one in stated.values())
     result = {
         **about,
         "study": found.name,

@@ -6,16 +6,18 @@ from typing import Any
 import jax
 
 from tacit.privacy.mechanism import Exact, PricedMechanism, SubsampledGaussian
-from tacit.study.program import GRADIENTS
+from tacit.study.program import GRADIENTS, INFERENCE
 from tacit.study.setup import Setup
+from tacit.tables.scaling import Scaling
 from tacit.tables.standardising import REACH
 
 # No honest site reaches these bounds.
 MOST_NOISE = 10.0  # standard deviations of noise beyond its typical length: exceeded once in 10²² draws
+MOST_START = 100.0  # of the prior's mean, which may be the logarithm of a released mean
 HUGE = 1e15  # the bound without a clip, or with many steps in an answer: far below where sums overflow
 
 
-def limits(setup: Setup, phase: str) -> list[Any]:
+def limits(setup: Setup, phase: str, scaling: Scaling | None = None) -> list[Any]:
     """The largest norm of each array of an honest answer, for each respondent.
 
     A sum over n clipped units has a norm of at most nC. Its noise, of d numbers, has a norm of about √d standard
@@ -27,25 +29,29 @@ def limits(setup: Setup, phase: str) -> list[Any]:
     found = []
     for made, slots in zip(setup.added, setup.slots, strict=False):
         units = setup.sites_each if plan.unit == "site" else setup.units if plan.secure_sum else slots
-        if plan.method == "vi" or any(isinstance(one, Exact) for one in made.values()):
+        is_open = any(isinstance(one, Exact) for one in made.values())
+        if is_open or (phase in INFERENCE and not (plan.is_natural and plan.is_table)):
             bounds = [HUGE] * len(leaves)  # many steps, each depending on the one before; or no clip
-        elif phase != "inference":
+        elif phase not in INFERENCE:
             bounds = [_largest(made[phase], units, sum(leaf.size for leaf in leaves))] * len(leaves)
         else:
-            bounds = _factor_limits(setup, made, units)
+            bounds = _factor_limits(setup, phase, made, units, scaling)
         found.append(jax.tree.unflatten(form, [min(HUGE, 2 * bound) for bound in bounds]))
     return found
 
 
-def _factor_limits(setup: Setup, made: dict[str, PricedMechanism], units: int) -> list[float]:
+def _factor_limits(
+    setup: Setup, phase: str, made: dict[str, PricedMechanism], units: int, scaling: Scaling | None
+) -> list[float]:
     """The largest norms of a factor's precision times mean, and of its precision."""
     plan, size = setup.plan, setup.releases.size
-    slope, unit = setup.releases.units if plan.unit == "record" else (1.0, 1.0)
+    slope, unit = (float(found) for found in setup.algorithm(phase, 0, scaling).units)
     gradient = slope * max(_largest(made[name], units, size) for name in GRADIENTS if name in made)
     curvature = unit * _largest(made["curvature"], units, size**2)
-    mean = REACH * len(setup.respondents) * (plan.rounds + 1)
+    most = setup.program.rounds
+    mean = MOST_START + REACH * len(setup.respondents) * (most + 1)
     # Sums of changes, unlike sums of factors, add up over the rounds.
-    walks = plan.rounds if plan.unit == "site" and plan.noise == "central" else 1
+    walks = most if plan.unit == "site" and plan.noise == "central" else 1
     return [walks * (gradient + curvature * mean), walks * curvature]
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from tacit.basics import durable
 from tacit.basics.plain import finite
 from tacit.engines import coordinator as rounds
-from tacit.engines import schedule
 from tacit.engines.coordinator import Progress
 from tacit.engines.schedule import Step
 from tacit.federated.evaluation import summary
@@ -24,7 +23,8 @@ from tacit.privacy.statement import Statement
 from tacit.study.answers import limits
 from tacit.study.folder import History, claim, name_of
 from tacit.study.host import Host, Snapshot, Watcher
-from tacit.study.program import PHASES
+from tacit.study.phases import conduct
+from tacit.study.program import INFERENCE, PHASES
 from tacit.study.scores import judged, scores
 from tacit.study.setup import Setup
 from tacit.study.transport import SecureTransport
@@ -162,7 +162,8 @@ class _Coordinator:
         """Run one phase, from where it was left. steps: its schedule; None if sites answer at any time."""
         count, study, path = len(self.setup.respondents), f"{self.name}/{phase}", self._path(phase)
         transport, is_resumed = self.host.open(phase, study, scaling), path.exists()
-        total = count * self.setup.plan.rounds if steps is None else len(steps)
+        each = self.setup.program.rounds_in(phase)
+        total = count * each if steps is None else len(steps)
         progress = self._resumed(phase, algorithm, total, is_free=steps is None)
 
         def after(now: Progress) -> None:
@@ -174,11 +175,11 @@ class _Coordinator:
             durable.write(path, now.to_bytes())
             self._tell(phase, done, total, now)
 
-        more: dict[str, Any] = {"limits": limits(self.setup, phase), "progress": progress, "observe": after}
-        if self.setup.tolerance is None and (phase != "scaling" or not is_resumed):
+        more: dict[str, Any] = {"limits": limits(self.setup, phase, scaling), "progress": progress, "observe": after}
+        if self.setup.tolerance is None and (phase in INFERENCE or phase == "evaluation" or not is_resumed):
             more["withdrawn"] = self.withdrawn  # a scaling that was found is part of the plan and stays
         if steps is None:
-            done = rounds.run_free(algorithm, transport, count, self.setup.plan.rounds, study, **more)
+            done = rounds.run_free(algorithm, transport, count, each, study, **more)
         else:
             done = rounds.run(algorithm, transport, count, steps, study, **more)
         self._remember(done)
@@ -249,22 +250,42 @@ class _Coordinator:
     def whole(self) -> StudyResult:
         """Run all phases, each from where it was left."""
         self._agree()
-        setup, everybody = self.setup, schedule.synchronous(len(self.setup.respondents), 1)
-        scaling = setup.public_scaling()
-        if setup.program.paid:
-            moments = setup.scaling()
-            scaling = setup.scaled(moments, self._phase("scaling", moments[0], everybody, None).state)
-        algorithm = setup.algorithm("inference", 0)
+        setup, ends = self.setup, dict[str, tuple[Any, Progress]]()
+
+        def play(phase: str, algorithm: Any, scaling: Scaling | None) -> Any:
+            is_free = phase in INFERENCE and setup.plan.schedule == "asynchronous" and self.host.is_remote
+            judge = self._judge(phase, algorithm, scaling) if phase in INFERENCE else lambda now, done: None
+            done = self._phase(phase, algorithm, None if is_free else setup.steps(phase), scaling, judge)
+            ends[phase] = algorithm, done
+            return done.state
+
+        conducted = conduct(setup, play)
+        (algorithm, done), found = ends[setup.last_phase], conducted.found
+        released = None
+        if conducted.scores is not None:
+            released = summary(np.asarray(conducted.scores).sum(axis=0), setup.evaluation_noise())
+            if setup.tolerance is None and rounds.let_go(algorithm, done, self.withdrawn()):
+                done.state, _ = rounds.aggregate(algorithm, done.state)
+                durable.write(self._path(setup.last_phase), done.to_bytes())
+                self._remember(done)
+                found = algorithm.posterior(done.state)
+        return self._found(done, found, conducted.scaling, released)
+
+    def _judge(self, phase: str, algorithm: Any, scaling: Scaling | None) -> Callable[[Progress, int], None]:
+        """What is noted after each step of a phase of inference."""
+        setup = self.setup
+        before = setup.program.rounds_in("inference") if phase == "refinement" else 0
 
         def judge(now: Progress, done: int) -> None:
             if done == 0:
                 return
+            assert scaling is not None
             state, _ = rounds.aggregate(algorithm, now.state)
             row = {
-                "round": done,
+                "round": before + done,
                 "communications": self._messages(now),
                 "factor_gap": _gap(algorithm, state),
-                **self._told(done),
+                **self._told(before + done),
             }
             if self.test is not None or self.show is not None:
                 self.posterior = setup.posterior(algorithm.posterior(state), scaling)
@@ -273,18 +294,7 @@ class _Coordinator:
                 row |= scores(self.posterior, self.test)
             self.history.add(row)
 
-        is_free = setup.plan.schedule == "asynchronous" and self.host.is_remote
-        done = self._phase("inference", algorithm, None if is_free else setup.steps(), scaling, judge)
-        released = None
-        if setup.plan.evaluation:
-            judged = setup.evaluation(algorithm.posterior(done.state))
-            scored = self._phase("evaluation", judged, everybody, scaling)
-            released = summary(np.asarray(scored.state).sum(axis=0), setup.evaluation_noise())
-            if setup.tolerance is None and rounds.let_go(algorithm, done, self.withdrawn()):
-                done.state, _ = rounds.aggregate(algorithm, done.state)
-                durable.write(self._path("inference"), done.to_bytes())
-                self._remember(done)
-        return self._found(done, algorithm.posterior(done.state), scaling, released)
+        return judge
 
     def _found(self, done: Progress, found: Any, scaling: Scaling, released: dict[str, Any] | None) -> StudyResult:
         setup, stated = self.setup, self.host.statements(self.present)
@@ -351,10 +361,12 @@ class _Coordinator:
 
 
 def _words(statements: dict[str, Statement], others: Mapping[str, str]) -> dict[str, Any]:
-    """The posterior's statement: the weakest site's, all others, and a line for each account without one."""
+    """The posterior's statement: the weakest site's, all others if there are more, and a line for each without one."""
     if not statements:
         return {}
     worst = max(statements.values(), key=lambda statement: statement.epsilon)
+    if len(statements) == 1 and not others:
+        return {"statement": worst.to_dict(), "statement_text": worst.text()}
     sites = {name: statement.to_dict() for name, statement in statements.items()}
     texts = {name: statement.text() for name, statement in statements.items()}
     texts |= {name: f"{words}\n" for name, words in others.items()}
@@ -368,8 +380,10 @@ def _of_ledger(total: tuple[float, float] | None) -> dict[str, float | None]:
     return {"ledger_spent": finite(spent), "budget": finite(budget)}
 
 
-def _gap(algorithm: PVI, state: Any) -> float:
+def _gap(algorithm: Any, state: Any) -> float:
     """The gap between q and the product of its factors; more than rounding is a bug."""
+    if not isinstance(algorithm, PVI):
+        return 0.0
     product = jax.tree.map(lambda leaf: np.asarray(leaf, float).sum(axis=0), state.factors)
     gap = diagnostics.factor_gap(state.q, [algorithm.prior, state.refined, state.own, product])
     if gap > FACTOR_GAP:

@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from tacit.basics import durable
 from tacit.study.setup import Setup
 from tacit.study.sites import COORDINATOR
+from tacit.tables.table import Table
 
 
 def name_of(setup: Setup) -> str:
@@ -28,11 +32,18 @@ def shortened(name: str) -> str:
 
 
 def _mark(setup: Setup) -> str:
-    table = setup.table
-    facts = [table.names, table.numbers, table.low.tolist(), table.high.tolist(), table.classes]
+    facts = _facts(setup.table)
     budgets = [(site.name, site.epsilon, site.delta) for site in setup.sites]
     plain = json.dumps([setup.plan.identity(), facts, budgets, setup.slots], sort_keys=True, default=str)
     return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _facts(table: Any) -> list[Any]:
+    """The public facts of records: of a table's columns, or the forms of arrays."""
+    if isinstance(table, Table):
+        return [table.names, table.numbers, table.low.tolist(), table.high.tolist(), table.classes]
+    leaves, form = jax.tree.flatten(table)
+    return [str(form), [(np.shape(leaf)[1:], str(np.asarray(leaf).dtype)) for leaf in leaves]]
 
 
 def claim(setup: Setup, folder: Path) -> None:

@@ -20,24 +20,35 @@ from tacit.privacy.events import NonPrivate, Repeated, compose
 from tacit.privacy.filters import admitting
 from tacit.privacy.ledger import Entry, Ledger
 from tacit.privacy.randomness import insecure_key, secure_key
-from tacit.privacy.statement import Statement
+from tacit.privacy.statement import Statement, rounded_up
 from tacit.study.folder import History, bind, bound_to, claim, name_of, writing
-from tacit.study.program import PHASES
+from tacit.study.program import INFERENCE, PHASES
 from tacit.study.setup import Setup
 from tacit.study.sites import Site
-from tacit.study.statements import ABSENT, ADAPTIVE, ALONE, OWN, SECRET, TRUSTED, UNTRUSTED
+from tacit.study.statements import ABSENT, ADAPTIVE, ALONE, COUNTED, UNCOUNTED, assumptions
 from tacit.study.transport import SecureTransport
 from tacit.tables.scaling import Scaling
 
 
 class LocalHost:
-    """All sites in this process. Each uses its own folder only, with its ledger and its stores."""
+    """All sites in this process. Each uses its own folder only, with its ledger and its stores.
+
+    is_kept: whether the folder stays, with ledgers that count. notes: added to every statement.
+    """
 
     is_remote = False
     forgives = False
 
-    def __init__(self, setup: Setup, folder: Path, insecure_seed: int | None = None) -> None:
-        self.setup, self.folder = setup, folder
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Path,
+        insecure_seed: int | None = None,
+        *,
+        is_kept: bool = True,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.setup, self.folder, self.is_kept, self.notes = setup, folder, is_kept, notes
         self.seeded = insecure_seed is not None
         self.key = secure_key() if insecure_seed is None else insecure_key(insecure_seed)
         claim(setup, folder)
@@ -56,7 +67,7 @@ class LocalHost:
             if insecure_seed is None:
                 self._marks = {name: mark_of(secret) for name, secret in held.items()}
         self.responders: dict[str, list[Responder]] = {}  # by phase
-        self.aggregator: SecureAggregator | None = None  # of the inference, where sums are secure
+        self.aggregators: dict[str, SecureAggregator] = {}  # of phases of inference, where sums are secure
         self.refusing: dict[str, str] = {}
         self._was_seeded: bool | None = None
         is_secure = setup.tolerance is not None
@@ -105,7 +116,8 @@ class LocalHost:
     def _allowance(self, place: int, study: str) -> Allowance | None:
         """The allowance of a study in an account's ledger."""
         ledger = self.ledgers[place]
-        return None if ledger is None else Allowance(ledger, study, self.setup.accounts[place].epsilon)
+        account = self.setup.accounts[place]
+        return None if ledger is None else Allowance(ledger, study, account.epsilon, account.delta)
 
     def consents(self) -> dict[str, str | coordinator.Away]:
         pairs = zip(self.setup.accounts, self.allowances, strict=True)
@@ -147,10 +159,6 @@ class LocalHost:
                     f"ledger={path} is for each {found.unit} under {found.adjacency}; expected each {plan.unit} "
                     f"under {plan.adjacency}, or another ledger"
                 )
-            if found.delta != account.delta:
-                raise ValueError(
-                    f"delta={account.delta} of {account.name}, and {found.delta} in its ledger; give both one"
-                )
             return found
         budget: dict[str, Any] = {"epsilon": account.epsilon, "delta": account.delta, "accountant": self._rule(account)}
         return Ledger.create(path, data_set=account.name, unit=plan.unit, adjacency=plan.adjacency, **budget)
@@ -182,7 +190,7 @@ class LocalHost:
             Responder(
                 account.name,
                 study,
-                setup.algorithm(phase, place),
+                setup.algorithm(phase, place, scaling),
                 setup.access(phase, place, scaling),
                 self.key,
                 self._allowance(place, study.rpartition("/")[0]),
@@ -196,7 +204,8 @@ class LocalHost:
     def _open_secure(self, phase: str, study: str, scaling: Scaling | None) -> SecureTransport:
         """All sites as one respondent, of which the coordinator sees only sums."""
         setup = self.setup
-        terms = setup.terms(phase, study, {name: public_identity(key) for name, key in self._identities.items()})
+        roster = {name: public_identity(key) for name, key in self._identities.items()}
+        terms = setup.terms(phase, study, roster, scaling)
         accesses = [setup.own_access(phase, place, scaling) for place in range(len(setup.accounts))]
         responders = {
             account.name: SecureResponder(
@@ -207,7 +216,7 @@ class LocalHost:
 
         def ask(round: int, contents: Mapping[str, Any]) -> dict[str, Update | str]:
             found: dict[str, Update | str] = {}
-            gone = setup.program.leaving(round, list(responders)) if phase == "inference" else {}
+            gone = setup.program.leaving(round, list(responders)) if phase in INFERENCE else {}
             for name, content in contents.items():
                 if name in self.refusing:
                     found[name] = self.refusing[name]
@@ -220,12 +229,13 @@ class LocalHost:
             return found
 
         aggregator = SecureAggregator(terms, setup.form(phase, scaling), ask, self.folder / f"{phase}.store")
-        if phase == "inference":
-            self.aggregator = aggregator
+        if phase in INFERENCE:
+            self.aggregators[phase] = aggregator
         return SecureTransport(aggregator)
 
     def absent(self) -> dict[str, str]:
-        return {} if self.aggregator is None else self.aggregator.absent
+        latest = [self.aggregators[phase] for phase in INFERENCE if phase in self.aggregators]
+        return latest[-1].absent if latest else {}
 
     def spent(self) -> dict[str, float]:
         """ε that each account has spent on this study, by its own ledger."""
@@ -238,9 +248,16 @@ class LocalHost:
 
     def updates(self) -> dict[str, int]:
         """The number of inference updates that each site has made, or of sums that it is in."""
-        if self.aggregator is not None:
-            return dict(self.aggregator.present)
-        return {site.name: site.updates for site in self.responders.get("inference", [])}
+        found: Counter[str] = Counter()
+        for phase in INFERENCE:
+            if phase in self.aggregators:
+                found.update(self.aggregators[phase].present)
+            found.update({site.name: site.updates for site in self.responders.get(phase, [])})
+        return dict(found)
+
+    def dropped(self) -> int:
+        """The number of updates of this process that were not finite, and so were left out."""
+        return sum(site.dropped for phase in self.responders.values() for site in phase)
 
     def is_seeded(self) -> bool:
         """Whether this process, or an earlier one of this study, has a seed."""
@@ -272,34 +289,15 @@ class LocalHost:
 
     def _notes(self, place: int, entries: Sequence[Entry]) -> tuple[str, ...]:
         """The assumptions of an account's statement. entries: those of its ledger."""
-        setup, account = self.setup, self.setup.accounts[place]
-        origin = "as the plan gives it" if setup.has_own_slots else "it is the size of the largest site of similar size"
-        slots = f"at {account.name}, {setup.slots[place]}, is public: {origin}."
-        if setup.plan.unit == "site":
-            slots = (
-                f"of a site, {setup.slots[place]}, is public: it is the size of the largest site. "
-                "The number of sites is public too."
-            )
-        whom = UNTRUSTED if setup.tolerance is None else setup.tolerance.words
-        is_alone = account.ledger is None and all(entry.study.startswith(f"{self.name}/") for entry in entries)
-        return (
-            f"The number of slots for records {slots}",
-            "Ranges of numeric columns are public bounds; categories and classes are public.",
-            *(
-                ("Locations and scales of numeric columns are private releases, summed over all sites.",)
-                * bool(setup.program.paid)
-            ),
-            *(
-                ("How often a site answers follows from its number of slots.",)
-                if setup.plan.schedule == "asynchronous"
-                else ()
-            ),
-            TRUSTED if setup.plan.trusts_coordinator else whom,
-            *((SECRET,) if setup.plan.participation < 1 else ()),
-            *setup.remarks(place),
-            *((ALONE if is_alone else OWN,) if entries else ()),
-            *(() if (ledger := self.ledgers[place]) is None else (ADAPTIVE.format(words=ledger.rule_words),)),
-        )
+        account, ledger = self.setup.accounts[place], self.ledgers[place]
+        found = *assumptions(self.setup, place), *self.notes
+        if ledger is None or (account.ledger is None and not self.is_kept):
+            return (*found, UNCOUNTED)
+        adaptive = ADAPTIVE.format(words=ledger.rule_words)
+        if account.ledger is None and all(entry.study.startswith(f"{self.name}/") for entry in entries):
+            return (*found, ALONE, adaptive)
+        total = {"spent": rounded_up(entries[-1].spent), "budget": ledger.epsilon, "delta": ledger.delta}
+        return (*found, COUNTED.format(name=ledger.path.name, rule=ledger.accountant, **total), adaptive)
 
 
 def _is_seeded(ledger: Ledger) -> bool:

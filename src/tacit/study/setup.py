@@ -4,46 +4,39 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from tacit.engines.schedule import Step
 from tacit.families import FullGaussian
 from tacit.federated.evaluation import Evaluation
 from tacit.federated.held_out import PUBLIC, held_out
-from tacit.federated.moments import Moments
-from tacit.federated.pvi import PVI, Noise
+from tacit.federated.moments import Moments, Ranges
+from tacit.federated.released_sum import Addressed
+from tacit.federated.residual import Residual
 from tacit.federated.secure_terms import EVERYBODY, Terms
-from tacit.federated.tied import Central, Whole, of_sites
-from tacit.fitting.policy import default_policy
+from tacit.federated.site_effects import Effects
+from tacit.federated.tied import of_sites
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.checks import check_delta_of
 from tacit.privacy.events import Event, Repeated
 from tacit.privacy.mechanism import Access, Exact, PricedMechanism
 from tacit.privacy.shared import empty
-from tacit.solvers import VI, Adaptive, NaturalStep
+from tacit.study.inference import Inference
 from tacit.study.plan import Plan
-from tacit.study.program import Program
+from tacit.study.program import INFERENCE, Program
+from tacit.study.reading import at_least_zero, contents_of, contents_of_persons, groups_of, reading_of, size_of
 from tacit.study.releases import Releases
+from tacit.study.results import posterior_of
 from tacit.study.sites import Site, accounts, check_sites, has_own_slots, slots_of
 from tacit.tables.scaling import Range, Scaling
-from tacit.tables.standardising import (
-    REACH,
-    bounds_of,
-    clip_of,
-    in_units,
-    measured,
-    model_of,
-    standardise,
-    without_tails,
-)
+from tacit.tables.standardising import without_tails
+from tacit.tables.table import Table
 
 LARGE = "δ is 1 / {units} or more, for {units} {what} (allow_large_delta): it allows one of them to be published."
+MOST_COLUMNS = 400  # with more, a curvature matrix is mostly noise, so a diagonal q is fitted
 
 
 class Setup:
@@ -70,30 +63,38 @@ class Setup:
 
     def __init__(self, plan: Plan, sites: Sequence[Site], slots: int | None = None, *, is_remote: bool = False) -> None:
         check_sites(plan, sites, is_remote)
+        self.form_of_records = reading_of(plan, sites[0].table)
+        self.model = self.form_of_records.model
+        size = sum(leaf.size for leaf in jax.tree.leaves(_means(self.model.prior)))
+        if plan.method is None and plan.is_natural and size > MOST_COLUMNS:
+            plan = plan.replace(method="vi")
         self.plan, self.sites, self.table, self.is_remote = plan, list(sites), sites[0].table, is_remote
         self.accounts = accounts(plan, sites)
         self.respondents = [replace(sites[0], name=EVERYBODY)] if plan.secure_sum else self.accounts
-        link, is_site = plan.link, plan.unit == "site"
-        self.model = model_of(link, self.table, plan.prior_deviation)
-        if link.learns_scale:
-            self.model = replace(self.model, noise_scale=plan.noise_scale)
+        is_site = plan.unit == "site"
         self.has_own_slots = has_own_slots(sites, slots, is_remote)
-        self.slots = slots_of(sites, slots, is_site)
+        self.slots = slots_of(plan, sites, slots)
         if is_site:  # one number of slots for all: clips depend on it
             self.slots = [max(self.slots)] * len(self.accounts)
         self._check_deltas()
-        # Columns whose means and variances are paid for: the published method has only public scales.
-        self.program = Program(plan, self.scaled_columns if plan.method != "vi" else 0)
+        is_paid = plan.scaling == "moments" and not plan.is_published
+        self.program = Program(
+            plan,
+            self.scaled_columns if is_paid else 0,
+            len(self.form_of_records.unknown) if is_paid else 0,
+            len(self.respondents),
+        )
         self.tolerance = self.program.tolerance(len(sites)) if plan.secure_sum else None
         self.units = len(sites) if is_site else sum(self.slots)
         # How many sites are behind one answer, where sites are the units.
         self.sites_each = len(sites) if plan.trusts_coordinator or plan.secure_sum else 1
         self.releases = Releases(
             self.program,
-            len(self.model.prior.precision_mean),
-            math.sqrt(1 + len(self.table.numbers) + self.table.categories),
-            self.slots[0] if is_site else 1,
+            size,
+            self.form_of_records.typical,
+            self.slots[0] if is_site else plan.most_records or 1,
             self.sites_each,
+            min(self.slots),
             self.tolerance,
         )
         self._noises = self._noise_multipliers()
@@ -105,25 +106,31 @@ class Setup:
     @property
     def scaled_columns(self) -> int:
         """The number of rescaled columns: the numbers, and a numeric target."""
-        return len(self.table.numbers) + self.plan.link.target.is_number
+        return self.form_of_records.columns
 
     def _noise_multipliers(self) -> list[float]:
         """The noise multiplier of each account, from its own budget; with secure sums the largest of them for all."""
-        by_budget = {(account.epsilon, account.delta): account for account in self.accounts}
-        known = {budget: self.releases.noise_of(account) for budget, account in by_budget.items()}
-        found = [known[account.epsilon, account.delta] for account in self.accounts]
+        is_sampled = self.releases.sampling_rate < 1  # only then does the price depend on the slots
+        whose = [
+            (account.epsilon, account.delta, slots if is_sampled else 0)
+            for account, slots in zip(self.accounts, self.slots, strict=True)
+        ]
+        accounts = dict(zip(whose, zip(self.accounts, self.slots, strict=True), strict=True))
+        known = {key: self.releases.noise_of(account, slots) for key, (account, slots) in accounts.items()}
+        found = [known[key] for key in whose]
         return found if self.tolerance is None else [max(found)] * len(found)
 
     def _clip(self) -> float:
         """The clip of gradients, by their size relative to the noise of all sites together."""
+        if not self.plan.is_natural:
+            return self.releases.own_clip
+        if self.plan.clip is not None:
+            return self.plan.clip
         if self.tolerance is not None:
             total = self._noises[0] * math.sqrt(self.tolerance.sites / self.tolerance.honest)
         else:
             total = math.sqrt(sum(sigma**2 for sigma in self._noises))
-        releases, link = self.releases, self.plan.link
-        noise = total / math.sqrt(self.program.shares["gradients"])
-        typical = releases.typical * math.sqrt(releases.most_records)
-        return clip_of(typical, noise, self.units, releases.size, link.least_clip, link.most_clip)
+        return self.releases.clip_of_gradients(total, self.units)
 
     def reading(self, records: Sequence[Access]) -> "Setup":
         """The same set-up with other records, such as those of an audit."""
@@ -151,7 +158,7 @@ class Setup:
             try:
                 check_delta_of(account.delta, units, self.plan.allow_large_delta)
             except ValueError as error:
-                words = str(error).replace("record", "site") if self.plan.unit == "site" else str(error)
+                words = str(error).replace("record", self.plan.unit)
                 raise ValueError(f"{account.name}: {words}") from None
 
     @property
@@ -159,15 +166,27 @@ class Setup:
         """The public number of units that each account's budget protects."""
         return [len(self.sites)] * len(self.accounts) if self.plan.unit == "site" else self.slots
 
+    @property
+    def effect_places(self) -> tuple[int, ...]:
+        """The places of the coefficients that differ between sites."""
+        names = ("intercept", *self.table.names) if self.plan.site_effects else ()
+        return tuple(names.index(name) for name in self.plan.site_effects)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether noise is added."""
+        return any(self._noises)
+
     def remarks(self, account: int) -> tuple[str, ...]:
         """Remarks on δ that an account's statement must have."""
-        units, what = self.protected[account], "sites" if self.plan.unit == "site" else "slots for records"
+        whose = {"site": "sites", "person": "slots for persons"}
+        units, what = self.protected[account], whose.get(self.plan.unit, "slots for records")
         is_large = math.isfinite(self.accounts[account].epsilon) and self.accounts[account].delta * units >= 1
         return (LARGE.format(units=units, what=what),) if is_large else ()
 
     def cost(self, account: int) -> Event | None:
         """The cost of an account's whole part; None where it goes on until its ledger refuses."""
-        return None if self.plan.method == "vi" else self.releases.event(self._noises[account])
+        return None if self.plan.is_published else self.releases.event(self._noises[account], self.slots[account])
 
     def least(self, account: int) -> Event:
         """The cost that an account must be able to pay to begin: its whole part, or one update if that has no end."""
@@ -176,7 +195,7 @@ class Setup:
             return whole
         units = self.sites_each if self.plan.unit == "site" else self.slots[account]
         step, *_ = self.mechanisms[account]["gradients"].level_events(units, self.plan.unit, self.releases.size)
-        return Repeated(step, self.plan.vi.steps)
+        return Repeated(step, self.program.steps)
 
     # --- Records --------------------------------------------------------------------------------------------------
 
@@ -184,7 +203,7 @@ class Setup:
         """All records behind a respondent, without noise. Phases read them through a mechanism of the plan."""
         if respondent not in self._held:
             is_one = self.plan.trusts_coordinator or self.plan.secure_sum
-            slots = sum(self.slots) if is_one and self.plan.unit == "record" else self.slots[respondent]
+            slots = sum(self.slots) if is_one and self.plan.unit != "site" else self.slots[respondent]
             self._held[respondent] = self._records(self.sites if is_one else [self.sites[respondent]], slots)
         return self._held[respondent]
 
@@ -194,18 +213,23 @@ class Setup:
 
     def form(self, phase: str, scaling: Scaling | None = None) -> Access:
         """The form of `own_access` at any site, with nothing in it."""
-        table = self.table.without_records()
-        width = table.features.shape[1]
-        one = replace(table, features=np.zeros((1, width), np.float32), target=np.zeros(1), digests=None)
-        site = replace(self.sites[0], table=one)
+        site = replace(self.sites[0], table=_one_record(self.table), groups=None)
+        if self.plan.unit == "person":
+            site = replace(site, groups=np.zeros(1, int))
         return empty(self._read(phase, self._records([site], self.slots[0]), self.mechanisms[0], scaling))
 
     def _records(self, sites: Sequence[Site], slots: int) -> Access:
-        held = [(site.table.features, site.table.target.astype(np.float32), self._held_out(site)) for site in sites]
+        """Records with a mark for each whether it is held out."""
+        held = [(self.form_of_records.records(site.table), self._held_out(site)) for site in sites]
         if self.plan.unit == "site":
             return of_sites(held, Exact(), records=slots)
-        together = held[0] if len(held) == 1 else tuple(map(np.concatenate, zip(*held, strict=True)))
-        return Access.of(together, Exact(), slots=slots)
+        together = jax.tree.map(lambda *parts: np.concatenate(parts), *held)
+        if self.plan.unit == "record":
+            return Access.of(together, Exact(), slots=slots)
+        groups = [np.unique(groups_of(site.table, site.groups), return_inverse=True)[1] for site in sites]
+        starts = np.cumsum([0, *(len(np.unique(found)) for found in groups[:-1])])  # persons of two sites are apart
+        apart = np.concatenate([start + found for start, found in zip(starts, groups, strict=True)])
+        return Access.of(together, Exact(), groups=apart, most_records=self.plan.most_records, slots=slots)
 
     def access(self, phase: str, respondent: int, scaling: Scaling | None = None) -> Access:
         """A respondent's records as a phase reads them. scaling: the study's, for all phases but "scaling"."""
@@ -220,31 +244,33 @@ class Setup:
         return self._read(phase, self.own_records(site), self.mechanisms[site], scaling)
 
     def _read(self, phase: str, held: Access, made: dict[str, PricedMechanism], scaling: Scaling | None) -> Access:
-        link, numbers = self.plan.link, self.table.numbers
-        if phase != "scaling" and scaling is None:
+        form = self.form_of_records
+        if phase not in ("ranges", "scaling") and scaling is None:
             raise ValueError(f"phase={phase!r} reads records that are scaled; give the scaling of the study")
         is_judged = phase == "evaluation"
-        part = held.where(lambda record: record[2] == is_judged).through(
-            made["gradients" if phase == "inference" else phase]
+        part = held.where(lambda record: record[1] == is_judged).through(
+            made["gradients" if phase in INFERENCE else phase]
         )
-        if scaling is None or phase == "scaling":
-            return part.map(lambda record: measured(link, numbers, record[:2]))
-        return part.map(lambda record: standardise(link, numbers, scaling, record[:2]))
+        if scaling is None or phase in ("ranges", "scaling"):
+            return part.map(lambda record: form.measured(record[0]))
+        return part.map(lambda record: form.ready(scaling, record[0]))
 
     def _held_out(self, site: Site) -> np.ndarray:
-        """Which records of a site are held out for scores. This depends on each record alone."""
+        """Which records of a site are held out for scores. This depends on each record, or person, alone."""
         if not self.plan.evaluation:
-            return np.zeros(len(site.table.target), bool)
-        return held_out(self._secrets.get(site.name, PUBLIC), site.table.contents())
+            return np.zeros(size_of(site.table), bool)
+        is_person = self.plan.unit == "person"
+        contents = contents_of_persons(groups_of(site.table, site.groups)) if is_person else contents_of(site.table)
+        return held_out(self._secrets.get(site.name, PUBLIC), contents)
 
     # --- Phases ---------------------------------------------------------------------------------------------------
 
-    def steps(self) -> list[Step]:
-        """The schedule. Asynchronous sites with more slots are slower.
+    def steps(self, phase: str = "inference") -> list[Step]:
+        """The schedule of a phase. Asynchronous sites with more slots are slower.
 
         It depends on the public slots and never on records, because it is published who answered when.
         """
-        return self.program.steps(self.slots[: len(self.respondents)])
+        return self.program.schedule(self.slots[: len(self.respondents)], phase)
 
     def messages(self, answers: int) -> int:
         """The number of site messages in this number of answers, in expectation where sites are sampled."""
@@ -252,107 +278,96 @@ class Setup:
         each = len(self.sites) * self.plan.participation if is_one else 1
         return round(answers * each)
 
-    def algorithm(self, phase: str, respondent: int) -> Any:
-        """The algorithm that a respondent runs in a phase."""
-        if phase == "scaling":
-            return Moments(self.bounds(), self.mechanisms[respondent]["scaling"].standard_deviation)
-        return self.evaluation() if phase == "evaluation" else self._inference(self.mechanisms[respondent])
+    def algorithm(self, phase: str, respondent: int, scaling: Scaling | None = None, found: Any = None) -> Any:
+        """The algorithm that a respondent runs in a phase.
 
-    def terms(self, phase: str, study: str, roster: Mapping[str, bytes]) -> Terms:
+        scaling: that of the study so far, where there is one. found: what the coordinator found so far, for phases that
+        use it: the mean for `residual` and `refinement`, the posterior for `evaluation`. Sites are sent it.
+        """
+        scaling = self.public_scaling() if scaling is None else scaling
+        made = self.mechanisms[respondent]
+        match phase:
+            case "ranges":
+                return Ranges(self.bounds(), self.form_of_records.unknown, made[phase].standard_deviation)
+            case "scaling":
+                return Moments(scaling.range, made[phase].standard_deviation)
+            case "residual":
+                residual = Residual(self.model.prior.mean if found is None or self.plan.site_effects else found)
+                is_sent = self.plan.site_effects and found is not None
+                return Addressed(residual, {"mean": found}) if is_sent else residual
+            case "evaluation":
+                return self.evaluation(found)
+        return Inference(self, made, scaling, phase).algorithm(found)
+
+    def terms(self, phase: str, study: str, roster: Mapping[str, bytes], scaling: Scaling | None = None) -> Terms:
         """The terms of a phase's secure sums, the same for sites and coordinator. roster: the keys of all sites."""
         assert self.tolerance is not None
-        rounds = self.plan.rounds if phase == "inference" else 1
-        return Terms(study, self.algorithm(phase, 0), self.tolerance, roster, self.units, rounds)
+        algorithm = self.algorithm(phase, 0, scaling)
+        return Terms(study, algorithm, self.tolerance, roster, self.units, self.program.rounds_in(phase))
 
     def most_updates(self, phase: str) -> int | None:
         """The number of updates a site makes in a phase; None where only its ledger ends it."""
-        if phase != "inference":
-            return 1
-        return None if self.plan.method == "vi" and not self.is_remote else self.plan.rounds
+        if phase in INFERENCE and self.plan.is_published and not self.is_remote:
+            return None
+        return self.program.rounds_in(phase)
 
     def answer_shape(self, phase: str) -> Any:
         """The shapes of what a respondent sends, as `jax.ShapeDtypeStruct`s."""
         algorithm = self.algorithm(phase, 0)
         return jax.eval_shape(algorithm.answer, jax.eval_shape(algorithm.site_init))
 
+    @property
+    def phases(self) -> list[str]:
+        """The phases of the study, in order."""
+        counts = self.program.counts
+        others = [name for name in ("ranges", "scaling") if name in counts]
+        refined = ["residual", "refinement"] if self.plan.learns_residual else []
+        return [*others, "inference", *refined, *(["evaluation"] if self.plan.evaluation else [])]
+
+    @property
+    def last_phase(self) -> str:
+        """The phase that ends with the posterior."""
+        return "refinement" if self.plan.learns_residual else "inference"
+
     # --- Scaling --------------------------------------------------------------------------------------------------
 
     def bounds(self) -> Range:
         """Public bounds of all columns that are rescaled."""
-        return bounds_of(self.table, self.scaled_columns)
+        return self.form_of_records.bounds()
 
-    def scaling(self) -> list[Moments]:
-        """The round that releases means and variances, for each respondent."""
-        return [self.algorithm("scaling", respondent) for respondent in range(len(self.respondents))]
+    def ranged(self, state: Any) -> Scaling:
+        """The scaling by the ranges that a round found."""
+        noise = (sum(made["ranges"].standard_deviation ** 2 for made in self.added) / len(self.added)) ** 0.5
+        found = replace(self.algorithm("ranges", 0), noise=noise).range(state)
+        link = self.plan.link
+        if link is not None and link.target.name == "count":
+            found = at_least_zero(found)
+        return _by_range(found)
 
-    def scaled(self, algorithms: Sequence[Moments], state: Any) -> Scaling:
-        """The scaling found by that round."""
-        noise = math.sqrt(sum(algorithm.noise**2 for algorithm in algorithms) / len(algorithms))
-        found = replace(algorithms[0], noise=noise).scaling(state)
+    def scaled(self, state: Any, scaling: Scaling | None = None) -> Scaling:
+        """The scaling by the means and variances that a round found, within the ranges of `scaling`."""
+        noise = (sum(made["scaling"].standard_deviation ** 2 for made in self.added) / len(self.added)) ** 0.5
+        found = replace(self.algorithm("scaling", 0, scaling), noise=noise).scaling(state)
         return without_tails(len(self.table.numbers), found)
 
     def public_scaling(self) -> Scaling:
         """The scaling by the middle and half-width of the bounds, for plans that release none."""
-        bounds = self.bounds()
-        return Scaling(bounds, (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2)
+        return _by_range(self.bounds())
 
-    # --- Inference ------------------------------------------------------------------------------------------------
-
-    def inference(self) -> list[PVI]:
-        """The algorithm with each respondent's noise; any of them is the coordinator's."""
-        return [self.algorithm("inference", respondent) for respondent in range(len(self.respondents))]
-
-    def _inference(self, mechanisms: dict[str, PricedMechanism]) -> PVI:
-        """The algorithm of inference. Sites differ only in the noise they add; the coordinator uses any site's."""
-        plan, program, vi = self.plan, self.program, self.plan.vi
-        if plan.method == "vi":
-            adaptive = Adaptive(start=vi.clip) if vi.is_adaptive else None
-            solver = VI(vi.steps, _adagrad(vi.learning_rate), average=0.0, adaptive=adaptive)
-            return PVI(self.model.prior, self.model, (solver,), damping=(vi.damping,))
-        curvature = mechanisms["curvature"]
-        units = self.releases.units if plan.unit == "record" else (1.0, 1.0)
-        solvers = self._record_solvers(mechanisms, units) if plan.unit == "record" else self._site_solvers(curvature)
-        # Without noise there is nothing to average.
-        damping = (1.0,) if isinstance(curvature, Exact) else program.damping
-        noise, prior = self._noise(mechanisms, units), self.model.prior.full()
-        if plan.unit == "site" and plan.noise == "central":
-            more = {"rounds": plan.rounds, "reset": plan.reset}
-            return Central(prior, self.model, solvers, program.kinds, damping, noise, **more)
-        return PVI(prior, self.model, solvers, program.kinds, damping, noise)
-
-    def _record_solvers(self, mechanisms: dict[str, PricedMechanism], units: tuple[float, float]) -> tuple[Any, ...]:
-        """A solver for each of `Program.kinds`."""
-        curvature, early = mechanisms["curvature"], mechanisms.get("early")
-        expansion: Any = "vi" if self.plan.method == "natural" else self.plan.method
-        return (
-            NaturalStep(curvature, False, units, expansion, early),
-            NaturalStep(None, True, units, expansion, early),
-            NaturalStep(curvature, True, units, expansion),
-            *(() if early is None else (NaturalStep(None, True, units, expansion),)),
-        )
-
-    def _site_solvers(self, curvature: PricedMechanism) -> tuple[Any, ...]:
-        steps = NaturalStep(Exact(), spread=False), NaturalStep(None), NaturalStep(Exact())
-        through, clips = (curvature, None, curvature), "update" if self.plan.noise == "central" else "factor"
-        return tuple(Whole(step, made, "centred", clips) for step, made in zip(steps, through, strict=True))
-
-    def _noise(self, mechanisms: dict[str, PricedMechanism], units: tuple[float, float]) -> Noise:
-        """The noise in the sum of all factors."""
-        gradient, curvature = (
-            math.sqrt(sum(made[name].standard_deviation ** 2 for made in self.added)) * unit
-            for name, unit in zip(("gradients", "curvature"), units, strict=True)
-        )
-        shrinkage = default_policy().rule(self.plan.model).shrinkage
-        noise = Noise(gradient, curvature, reach=REACH, shrinkage=shrinkage, shrinks=self.plan.secure_sum)
-        if self.program.early:
-            noise = replace(noise, early=mechanisms["early"].standard_deviation * units[0], until=self.program.early)
-        return noise
+    def with_residual(self, scaling: Scaling, state: Any) -> Scaling:
+        """The scaling with the residual's standard deviation that a round found."""
+        noise = sum(made["residual"].standard_deviation ** 2 for made in self.added) ** 0.5
+        return replace(scaling, residual=self.algorithm("residual", 0).scale(state, noise))
 
     # --- Results --------------------------------------------------------------------------------------------------
 
-    def evaluation(self, found: Any = None) -> Evaluation:
+    def evaluation(self, found: Any = None) -> Any:
         """The round that releases scores. A site needs no posterior for it: it scores the one that it is sent."""
-        found = self.model.prior.full() if found is None else found
+        if found is None:
+            found = self.model.prior.full() if self.plan.is_natural else self.model.prior
+        if isinstance(found, Effects):  # each site scores its own coefficients
+            own = jax.vmap(FullGaussian.of)(found.means, found.covariances)
+            return Addressed(self.evaluation(), own)
         return Evaluation(FullGaussian.of(*found) if isinstance(found, tuple) else found, self.model)
 
     def evaluation_noise(self) -> float:
@@ -361,13 +376,47 @@ class Setup:
 
     def posterior(self, found: Any, scaling: Scaling, common: dict[str, Any] | None = None) -> Posterior:
         """The posterior in the units of the data. common: its statement."""
-        plan = self.plan.model_dump() | {"numbers": list(self.table.numbers)}
-        plain = {"statement": {}, "statement_text": "", "plan": plan} | (common or {})
-        residual = jnp.asarray(self.plan.noise_scale) if self.plan.link.learns_scale else None
-        return in_units(self.plan.link, self.table.numbers, self.table, found, scaling, residual, plain)
+        names = [respondent.name for respondent in self.respondents]
+        return posterior_of(self.form_of_records, self.plan, found, scaling, self.described(), common or {}, names)
+
+    def described(self) -> dict[str, Any]:
+        """The plan as plain data, with what was chosen where it leaves a choice."""
+        plan, program = self.plan, self.program
+        plain = {name: value for name, value in dict(plan).items() if name not in ("vi", "model")} | {
+            "model": plan.model_name,
+            "method": plan.method_used,
+            "rounds": program.rounds,
+            "vi": plan.vi.model_dump() | {"steps": program.steps},
+        }
+        releases = {
+            name: {"releases": count, "share": round(program.shares[name], 6), **_plain(self.mechanisms[0][name])}
+            for name, count in program.counts.items()
+            if name in self.mechanisms[0]
+        }
+        numbers = list(self.table.numbers) if isinstance(self.table, Table) else []
+        return plain | {"numbers": numbers, "releases": releases}
 
 
-@cache
-def _adagrad(learning_rate: float) -> Any:
-    """AdaGrad, one object for each rate: compiled functions compare optimisers by identity."""
-    return optax.adagrad(learning_rate)
+def _means(prior: Any) -> Any:
+    return jax.tree.map(lambda part: part.precision_mean, prior, is_leaf=lambda part: hasattr(part, "precision_mean"))
+
+
+def _by_range(found: Range) -> Scaling:
+    return Scaling(found, (found.low + found.high) / 2, (found.high - found.low) / 2)
+
+
+def _one_record(table: Any) -> Any:
+    """One empty record in the form of a site's."""
+    if isinstance(table, Table):
+        width, public = table.features.shape[1], table.without_records()
+        return replace(public, features=np.zeros((1, width), np.float32), target=np.zeros(1), digests=None)
+    return jax.tree.map(lambda leaf: np.zeros((1, *np.shape(leaf)[1:]), np.asarray(leaf).dtype), table)
+
+
+def _plain(mechanism: PricedMechanism) -> dict[str, Any]:
+    """Clip and noise of a mechanism."""
+    if isinstance(mechanism, Exact):
+        return {"noise_multiplier": 0.0}
+    noises = mechanism.noise_multipliers
+    found: dict[str, Any] = {"clip": mechanism.clips[0], "noise_multiplier": noises[0]}
+    return found if len(noises) == 1 else found | {"noise_of_levels": list(noises)}

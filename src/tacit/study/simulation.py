@@ -5,15 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 from jax import Array
 
-from tacit.engines import local, schedule
+from tacit.engines import local
 from tacit.engines.schedule import Step
 from tacit.federated.pvi import PVI
 from tacit.federated.simulated import unledgered
+from tacit.study.phases import conduct
+from tacit.study.program import INFERENCE
 from tacit.study.scores import scores
 from tacit.study.setup import Setup
+from tacit.tables.scaling import Scaling
 from tacit.tables.table import Table
 
 
@@ -30,25 +32,26 @@ def simulate(
 
     For research: `Setup` prices it, and it is private only if the key is. All sites must have the same number of slots.
     """
-    scaling_key, key = jax.random.split(key)
-    sites = len(setup.respondents)
-    if setup.program.paid:
-        moments, accesses = setup.scaling(), setup.accesses("scaling")
-        state, _ = local.simulate(
-            moments[0], unledgered, scaling_key, local.stacked(accesses), schedule.synchronous(sites, 1)
-        )
-        scaling = setup.scaled(moments, state)
-    else:
-        scaling = setup.public_scaling()
-    algorithms, accesses = setup.inference(), setup.accesses("inference", scaling)
-    steps = setup.steps() if steps is None else steps
-    _, states = local.simulate(algorithms[0], unledgered, key, local.stacked(accesses), steps, _kept)
-    made = np.cumsum([setup.messages(len(step.arrived)) for step in steps])
-    rows = []
-    for place in range(len(steps)) if scored is None else scored:
-        found = _posterior(algorithms[0], states, place)
-        scored_by = scores(setup.posterior(found, scaling), test)
-        rows.append({"round": place + 1, "communications": int(made[place]), **scored_by})
+    keys, made = dict(zip(setup.phases, jax.random.split(key, len(setup.phases)), strict=True)), []
+    offsets = {"refinement": setup.program.rounds_in("inference")}
+
+    def play(phase: str, algorithm: Any, scaling: Scaling | None) -> Any:
+        accesses = local.stacked(setup.accesses(phase, scaling))
+        if phase not in INFERENCE:
+            return local.simulate(algorithm, unledgered, keys[phase], accesses, setup.steps(phase))[0]
+        asked = setup.steps(phase) if steps is None else steps
+        state, states = local.simulate(algorithm, unledgered, keys[phase], accesses, asked, _kept)
+        made.append((algorithm, states, scaling, asked, offsets.get(phase, 0)))
+        return state
+
+    conduct(setup, play)
+    rows, sent = [], 0
+    for algorithm, states, scaling, asked, before in made:
+        for place, step in enumerate(asked):
+            sent += setup.messages(len(step.arrived))
+            if scored is None or before + place in scored:
+                found = setup.posterior(_posterior(algorithm, states, place), scaling)
+                rows.append({"round": before + place + 1, "communications": sent, **scores(found, test)})
     return rows
 
 
@@ -59,4 +62,4 @@ def _posterior(algorithm: PVI, states: Any, place: int) -> Any:
 
 def _kept(state: Any) -> Any:
     """A coordinator's state without the factors, which are many."""
-    return replace(state, factors=())
+    return replace(state, factors=()) if hasattr(state, "factors") else state

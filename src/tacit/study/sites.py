@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
 from tacit.basics import durable
+from tacit.federated.site_effects import LEAST_SITES
 from tacit.privacy.checks import check_delta
 from tacit.study.plan import Plan
-from tacit.tables.standardising import check_target
+from tacit.study.reading import check_records, contents_of, groups_of, size_of, units_of
 from tacit.tables.table import Table
 
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
@@ -27,19 +30,22 @@ class Site:
     Parameters
     ----------
     name : the site's name, which can name a folder.
-    table : its records, encoded by the same public facts at all sites.
+    table : its records: a `Table`, encoded by the same public facts at all sites; or, for a model given as an object, a
+        tree of arrays with the records in front.
     epsilon, delta : the budget of this study at the site; an infinite epsilon is no privacy.
     ledger : the data set's ledger, if it has one already, such as from other studies. What is left there must suffice
         too, or the site refuses the study. By default the study makes a ledger with this budget.
-    slots : the public number of slots for records; given for all sites or for none.
+    slots : the public number of slots for records, or for persons; given for all sites or for none.
+    groups : with persons as the unit, the person of each record; by default the table's.
     """
 
     name: str
-    table: Table
+    table: Any
     epsilon: float
     delta: float
     ledger: Path | None = None
     slots: int | None = None
+    groups: Any = None
 
 
 def accounts(plan: Plan, sites: Sequence[Site]) -> list[Site]:
@@ -57,18 +63,16 @@ def check_sites(plan: Plan, sites: Sequence[Site], is_remote: bool) -> None:
     names = [site.name for site in sites]
     if len(set(names)) < len(names):
         raise ValueError(f"sites={names}; expected names that differ")
-    first = sites[0].table
     for site in sites:
         _check_site(plan, site, sites[0])
     _check_accounts(plan, sites)
-    if plan.unit == "site" and not is_remote and any(len(site.table.target) == 0 for site in sites):
+    if plan.unit == "site" and not is_remote and any(size_of(site.table) == 0 for site in sites):
         raise ValueError("a site has no records, and is the unit of privacy; leave it out")
     private = [math.isfinite(site.epsilon) for site in sites]
     if any(private) and not all(private):
         raise ValueError("some sites have an infinite epsilon and others not; give all a budget, or none")
-    ends = [*first.low[: len(first.numbers)], *(first.low[-1:] if plan.link.target.is_number else [])]
-    if any(math.isnan(end) for end in ends):
-        raise ValueError("a number (or a numeric target) has no public bounds; give bounds of every one")
+    _check_method(plan, sites, is_remote)
+    _check_effects(plan, sites)
 
 
 def _check_site(plan: Plan, site: Site, first: Site) -> None:
@@ -79,15 +83,80 @@ def _check_site(plan: Plan, site: Site, first: Site) -> None:
     check_delta(site.delta)
     if plan.secure_sum and math.isinf(site.epsilon):
         raise ValueError("secure_sum with an infinite epsilon: the sums would have no noise; give a budget")
+    if plan.unit == "person" and groups_of(site.table, site.groups) is None and size_of(site.table):
+        raise ValueError(f"{site.name} does not say which person each record is of; give groups, or another unit")
+    _check_persons(site)
+    if plan.unit != "person" and groups_of(site.table, site.groups) is not None:
+        raise ValueError(
+            f"{site.name} has several records of a person; expected unit='person' with most_records, so that all of "
+            "them are protected together"
+        )
+    check_records(plan, site.table)
+    _check_same(site, first)
+
+
+def _check_persons(site: Site) -> None:
+    """Refuse missing ids: all records without one would count as one person."""
+    persons = groups_of(site.table, site.groups)
+    if persons is None:
+        return
+    ids = np.asarray(persons)
+    is_missing = np.isnan(ids) if ids.dtype.kind == "f" else np.array([one is None or one != one for one in ids.flat])
+    if ids.ndim != 1 or len(ids) != size_of(site.table) or np.any(is_missing):
+        raise ValueError(f"groups of {site.name} lack an id; expected an id for each record, and none missing")
+
+
+def _check_same(site: Site, first: Site) -> None:
+    """Refuse records of another form than the first site's."""
     table, other = site.table, first.table
+    words = f"{site.name} has other columns or bounds than {first.name}; encode both by the same facts"
+    if isinstance(table, Table) != isinstance(other, Table):
+        raise ValueError(words)
+    if not isinstance(table, Table):
+        forms = [
+            (jax.tree.structure(one), [np.shape(leaf)[1:] for leaf in jax.tree.leaves(one)]) for one in (table, other)
+        ]
+        if forms[0] != forms[1]:
+            raise ValueError(f"{site.name} has records of another form than {first.name}; give both the same arrays")
+        return
     same = (table.names, table.numbers) == (other.names, other.numbers)
     if not same or not np.array_equal([table.low, table.high], [other.low, other.high], equal_nan=True):
-        raise ValueError(f"{site.name} has other columns or bounds than {first.name}; encode both by the same facts")
-    if table.groups is not None:
+        raise ValueError(words)
+
+
+def _check_method(plan: Plan, sites: Sequence[Site], is_remote: bool) -> None:
+    """Refuse a method that needs other sites, or bounds of columns that have none."""
+    if plan.method_used == "sgld" and len(sites) > 1:
         raise ValueError(
-            f"{site.name} has several records of a person; so far, a study takes one record of each person"
+            f"method='sgld' with {len(sites)} sites; expected one, since samples of sites do not combine; use "
+            "'natural' or 'vi'"
         )
-    check_target(plan.link, table)
+    if not plan.is_table or not isinstance(sites[0].table, Table):
+        return
+    assert plan.link is not None
+    first = sites[0].table
+    ends = [*first.low[: len(first.numbers)], *(first.low[-1:] if plan.link.target.is_number else [])]
+    is_free = plan.scaling == "bounds" or plan.is_published
+    if any(math.isnan(end) for end in ends) and (is_free or is_remote or plan.unit == "site"):
+        why = "scaling='bounds'" if is_free else "a study over a network" if is_remote else "unit='site'"
+        raise ValueError(f"{why} needs public bounds of every number (and of a numeric target); give bounds")
+
+
+def _check_effects(plan: Plan, sites: Sequence[Site]) -> None:
+    """Refuse site effects at too few sites, or of columns that there are not."""
+    if not plan.site_effects:
+        return
+    if len(sites) < LEAST_SITES:
+        raise ValueError(
+            f"site_effects={plan.site_effects} with {len(sites)} site{'s' * (len(sites) != 1)}; expected at least "
+            f"{LEAST_SITES}, from which a spread between sites can be learned"
+        )
+    names = ("intercept", *sites[0].table.names)
+    for name in plan.site_effects:
+        if name not in names:
+            raise ValueError(
+                f"site_effects={plan.site_effects}: there is no column {name!r}; expected some of {', '.join(names)}"
+            )
 
 
 def _check_accounts(plan: Plan, sites: Sequence[Site]) -> None:
@@ -107,13 +176,13 @@ def check_apart(sites: Sequence[Site]) -> None:
 
     A single record may be equal to another person's.
     """
-    sizes = Counter(len(site.table.target) for site in sites)
+    sizes = Counter(size_of(site.table) for site in sites)
     seen: dict[bytes, str] = {}
     for site in sites:
-        size = len(site.table.target)
+        size = size_of(site.table)
         if size < 2 or sizes[size] < 2:  # no other site has as many records: no need to compare contents
             continue
-        contents = hashlib.sha256(b"".join(sorted(row.tobytes() for row in site.table.contents()))).digest()
+        contents = hashlib.sha256(b"".join(sorted(row.tobytes() for row in contents_of(site.table)))).digest()
         other = seen.setdefault(contents, site.name)
         if other != site.name:
             raise ValueError(
@@ -138,26 +207,24 @@ def has_own_slots(sites: Sequence[Site], slots: int | None, is_remote: bool) -> 
     return all(given)
 
 
-def slots_of(sites: Sequence[Site], slots: int | None, is_site: bool) -> list[int]:
-    """The public number of slots of each site, with room for all of its records. is_site: a site is the unit."""
-    sizes = [len(site.table.target) for site in sites]
+def slots_of(plan: Plan, sites: Sequence[Site], slots: int | None) -> list[int]:
+    """The public number of slots of each site, with room for all of its records or persons."""
+    sizes = [units_of(plan, site.table, site.groups) for site in sites]
+    what = "persons" if plan.unit == "person" else "records"
     given = [site.slots for site in sites if site.slots is not None]
     if given:
         for site, size, own in zip(sites, sizes, given, strict=True):
             if own < 1:
                 raise ValueError(f"slots={own} of {site.name}; expected a whole number of at least 1")
             if size > own:  # the message must not reveal how many records there are
-                raise ValueError(
-                    f"{site.name} has more records than its slots={own}; raise slots, or leave records out"
-                )
+                raise ValueError(f"{site.name} has more {what} than its slots={own}; raise slots, or leave {what} out")
         return given
     if slots is None:
         return slots_by_size(sizes)
-    if is_site and max(sizes) > slots:
-        raise ValueError(f"slots={slots} for {max(sizes)} records of a site; expected room for all of them")
-    for size in sizes:
-        if slots < max(1, size):
-            raise ValueError(f"slots={slots} for {size} records; expected room for all of them, and at least 1")
+    if plan.unit == "site" and max(sizes) > slots:
+        raise ValueError(f"slots={slots} and a site with more records; expected room for all of them")
+    if slots < max(1, *sizes):
+        raise ValueError(f"slots={slots} and more {what} at a site; expected room for all of them, and at least 1")
     return [slots] * len(sizes)
 
 

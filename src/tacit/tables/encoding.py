@@ -1,12 +1,13 @@
 """From columns to numbers."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tacit.basics.words import columns_named, enumerated, holds
-from tacit.links import Link
+from tacit.links import LABELS, NUMBER, Link, TargetKind, link_of
 from tacit.tables.facts import Facts, label_text
 from tacit.tables.files import refuse_repeated
 
@@ -29,14 +30,14 @@ def encode(frame: Any, schema: Mapping[str, Any]) -> np.ndarray:
 
 def feature_names(
     there: list[str],
-    target: str,
+    target: str | None,
     unit: str | None,
     columns: Sequence[str] | None,
     facts: Facts,
     apart: Sequence[str] = (),
 ) -> list[str]:
     """The names of the features, after checking all given names. apart: columns that are never features."""
-    if target not in there:
+    if target is not None and target not in there:
         hint = ", with commas between columns" if len(there) == 1 and (";" in there[0] or "\t" in there[0]) else ""
         raise ValueError(f"target={target!r} is not a column; expected one of {enumerated(there)}{hint}")
     if unit is not None and (unit not in there or unit == target):
@@ -55,8 +56,9 @@ def feature_names(
     else:
         names = list(columns)
         refuse_repeated("columns", names)
-        if target in names or unit in names:
-            raise ValueError(f"columns have {target if target in names else unit!r}; expected features alone")
+        for name in (target, unit):
+            if name in names:
+                raise ValueError(f"columns have {name!r}; expected features alone")
         numbering = [name for name in names if name in apart]
         if numbering:
             raise ValueError(
@@ -175,7 +177,27 @@ def encode_columns(frame: Any, kinds: Sequence[Mapping[str, Any]], remedy: str) 
     return np.concatenate(blocks, axis=1).astype(np.float32)
 
 
-def check_classes(name: str, link: Link, classes: tuple[str, ...] | None) -> None:
+@dataclass(frozen=True)
+class OwnTarget:
+    """The target of a model of the user's own, in place of a link: public facts say whether it is a label."""
+
+    target: TargetKind
+    name = "user-defined"
+
+    @property
+    def is_multiclass(self) -> bool:
+        """Whether it has any number of classes."""
+        return self.target is LABELS
+
+
+def target_of(model: str, facts: Facts) -> Link | OwnTarget:
+    """What the target of a model may hold. model: the name of a regression, or "module:name"."""
+    if ":" not in model:
+        return link_of(model)
+    return OwnTarget(NUMBER if facts.classes is None else LABELS)
+
+
+def check_classes(name: str, link: Link | OwnTarget, classes: tuple[str, ...] | None) -> None:
     """Check the classes as far as possible without records."""
     if link.target.is_number:
         if classes is not None:
@@ -188,7 +210,7 @@ def check_classes(name: str, link: Link, classes: tuple[str, ...] | None) -> Non
 
 
 def encode_target(
-    column: Any, name: str, link: Link, classes: tuple[str, ...] | None
+    column: Any, name: str, link: Link | OwnTarget, classes: tuple[str, ...] | None
 ) -> tuple[np.ndarray, tuple[Any, ...] | None]:
     """The target as numbers, and the labels behind 0, 1, ... of a classification."""
     import pandas

@@ -9,14 +9,14 @@ from tacit.tables.encoding import holds_numbers
 from tacit.tables.files import bookkeeping
 
 
-def remarks_on(frame: Any, names: list[str], target: str) -> tuple[str, ...]:
+def remarks_on(frame: Any, names: list[str], target: str | None) -> tuple[str, ...]:
     """Remarks for the holder alone. A refusal instead would reveal whether a single record differs."""
     found = []
     constant = [name for name in names if frame[name].nunique() < 2]
     if constant:
         it, has = ("it", "has") if len(constant) == 1 else ("them", "have")
         found.append(f"{columns_named(constant)} {has} one value in all records, so nothing is learned about {it}.")
-    if frame[target].nunique() < 2:
+    if target is not None and frame[target].nunique() < 2:
         found.append(f"target {target!r} has one value in all records, so there is little to learn.")
     left = bookkeeping(frame)
     if left:

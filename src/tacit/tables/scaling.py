@@ -7,6 +7,7 @@ first, from a noised histogram of orders of magnitude.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,26 +42,26 @@ class Range:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Scaling:
-    """(x - location) / scale, after x was moved into its range."""
+    """(x - location) / scale, after x was moved into its range.
+
+    residual: the standard deviation of a linear regression's target around its mean, in units of its scale, once known.
+    """
 
     range: Range
     location: Array
     scale: Array
+    residual: Any = None
 
     def __call__(self, x: Array) -> Array:
         return (jnp.clip(x, self.range.low, self.range.high) - self.location) / self.scale
 
 
-def release_range(key: Array, access: Access) -> Released[Range]:
-    """The range of each column of records x (columns,), from a noised histogram of its orders of magnitude.
+def release_histogram(key: Array, access: Access) -> Released[Array]:
+    """The noised histogram (columns, bins) of the orders of magnitude of each column of records x (columns,).
 
-    A bin counts numbers of one sign between two powers of two. A column's range runs between the outer edges of its
-    shown bins, or is [-1, 1] if none is shown. A bin is shown if its count passes a threshold that noise alone passes
-    in any bin of any column with probability 1 % at most.
+    A bin counts numbers of one sign between two powers of two.
     """
-    powers = np.arange(LEAST_POWER, MOST_POWER + 1)
-    # From the most negative to the most positive: bin b holds [edges[b], edges[b + 1]).
-    edges = jnp.asarray(np.concatenate([-(2.0 ** powers[::-1]), 2.0**powers]), jnp.result_type(float))
+    edges = _edges()
 
     def histogram(records: Array) -> Dense:
         def one(x: Array) -> Array:
@@ -71,47 +72,41 @@ def release_range(key: Array, access: Access) -> Released[Range]:
 
         return Dense(jax.vmap(one)(records))
 
-    def find(counts: Array) -> Range:
-        cells = counts.size
-        threshold = access.mechanism.standard_deviation * math.sqrt(2 * math.log(cells / MISSED)) + 0.5
-        shown = counts > threshold
-        none = ~jnp.any(shown, axis=1)
-        first = jnp.argmax(shown, axis=1)
-        last = shown.shape[1] - 1 - jnp.argmax(shown[:, ::-1], axis=1)
-        return Range(jnp.where(none, -1, edges[first]), jnp.where(none, 1, edges[last + 1]))
+    return access.sum(key, histogram)
 
-    return access.sum(key, histogram).map(find)
+
+def range_of(counts: Array, noise: float | Array) -> Range:
+    """The range of each column from a noised histogram. noise: the standard deviation of its noise, which is public.
+
+    A column's range runs between the outer edges of its shown bins, or is [-1, 1] if none is shown. A bin is shown if
+    its count passes a threshold that noise alone passes in any bin of any column with probability 1 % at most.
+    """
+    edges = _edges()
+    threshold = noise * math.sqrt(2 * math.log(counts.size / MISSED)) + 0.5
+    shown = counts > threshold
+    none = ~jnp.any(shown, axis=1)
+    first = jnp.argmax(shown, axis=1)
+    last = shown.shape[1] - 1 - jnp.argmax(shown[:, ::-1], axis=1)
+    return Range(jnp.where(none, -1, edges[first]), jnp.where(none, 1, edges[last + 1]))
+
+
+def _edges() -> Array:
+    """Powers of two, from the most negative to the most positive: bin b holds [edges[b], edges[b + 1])."""
+    powers = np.arange(LEAST_POWER, MOST_POWER + 1)
+    return jnp.asarray(np.concatenate([-(2.0 ** powers[::-1]), 2.0**powers]), jnp.result_type(float))
 
 
 def histogram_clip(columns: int, most_records: int = 1) -> float:
-    """The largest norm of one unit's contribution to `release_range`'s histogram, so that nothing is clipped."""
+    """The largest norm of one unit's contribution to `release_histogram`, so that nothing is clipped."""
     return most_records * math.sqrt(columns)
 
 
-def release_scaling(key: Array, access: Access, found: Range) -> Released[Scaling]:
-    """Location and scale of each column of records x (columns,), from `release_moments`.
-
-    The sums are divided by the public number of slots or, if a unit may have several records, by a released number of
-    records.
-    """
-    is_counted = access.present.shape[1] > 1
-    noise = access.mechanism.standard_deviation
-
-    places = {"count": jnp.full(1, access.slots, found.low.dtype)}
-
-    def scale(sums: dict[str, Array]) -> Scaling:
-        return scaling_of(sums if is_counted else sums | places, found, noise)
-
-    return release_moments(key, access, found, is_counted).map(scale)
-
-
-def release_moments(key: Array, access: Access, found: Range, is_counted: bool) -> Released[dict[str, Array]]:
-    """Noised sums of u and u² - ½ over records x (columns,), u = x on [-1, 1], and their number if it is counted."""
+def release_moments(key: Array, access: Access, found: Range) -> Released[dict[str, Array]]:
+    """Noised sums of u and u² - ½ over records x (columns,), u = x on [-1, 1], and the number of records."""
 
     def moments(records: Array) -> Dense:
         u = found.to_unit(records)
-        sums = {"first": u, "second": u**2 - 0.5}
-        return Dense(sums | {"count": jnp.ones_like(u[:, :1])} if is_counted else sums)
+        return Dense({"first": u, "second": u**2 - 0.5, "count": jnp.ones_like(u[:, :1])})
 
     return access.sum(key, moments)
 
@@ -135,7 +130,6 @@ def scaling_of(sums: dict[str, Array], found: Range, noise: float | Array) -> Sc
     return Scaling(found, middle + half * first, half * jnp.sqrt(variance))
 
 
-def moments_clip(columns: int, most_records: int = 1, is_counted: bool | None = None) -> float:
-    """The largest norm of one unit's sum of (u, u² - ½) with |u| ≤ 1, and its count, so that nothing is clipped."""
-    is_counted = most_records > 1 if is_counted is None else is_counted
-    return most_records * math.sqrt(1.25 * columns + is_counted)
+def moments_clip(columns: int, most_records: int = 1) -> float:
+    """The largest norm of one unit's sum of (u, u² - ½, 1) with |u| ≤ 1, so that nothing is clipped."""
+    return most_records * math.sqrt(1.25 * columns + 1)

@@ -1,6 +1,6 @@
 """Regressions on tables: standardised records, models with priors and clips, and back to the units of the data."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from tacit.basics.plain import finite
 from tacit.families import DiagonalGaussian
 from tacit.links import Link
 from tacit.posterior.posterior import Block, Posterior
+from tacit.posterior.site_effects import BetweenSites
 from tacit.tables.scaling import Range, Scaling
 from tacit.tables.table import Table
 
@@ -19,7 +20,6 @@ Record = tuple[Array, Array]
 PRIOR_DEVIATION, INTERCEPT_SD = 1.0, 5.0  # standard deviations, of coefficients of standardised features
 REACH_OF_FEATURES = 5.0  # standard deviations: features further out are moved there
 REACH = 2.0  # the longest step in coefficients of standardised features
-TYPICAL_SLOPE = 0.4  # of a record, in units of its largest or of its sd: how much gradients vary
 
 
 # --- Records -----------------------------------------------------------------------------------------------------
@@ -96,19 +96,25 @@ def clip_of(
     columns: int,
     least: Any,
     most: Any,
-    slope: Any = TYPICAL_SLOPE,
-    power: Any = 1.0,
+    slope: Any,
+    power: Any,
 ) -> Any:
-    """The clip of gradients, set by how much they vary relative to the noise, within limits.
+    """The clip of gradients, set by how much the data can tell in spite of the noise, within limits.
 
-    With N records and d features, a gradient varies by about `slope` √(N / d) in each coordinate; its noise has
-    standard deviation σ·clip over all steps together, and `noise` is that σ. At power 1 the two are equal. typical:
-    the length of a typical x; least and most are in units of it. Numbers, or arrays in a program that learns the rule.
+    A small clip adds little noise and biases coefficients; how much bias can be seen depends on how well the data know
+    them. With N records and d columns, a mean gradient has an error of about 1/√N in each coordinate from the records,
+    and, at a clip of `typical`, of σ·typical/N from the noise, with σ that of all steps together (`noise`). So
+
+        clip = typical · slope · J^power      1/J² = d/N + (d/N · σ · typical)²
+
+    where J² is the number of records per column that the noised gradients are worth. typical: the length of a typical
+    x; least and most are in units of it. Numbers, or arrays in a program that learns the rule.
     """
     if isinstance(noise, float | int) and noise == 0:
         return typical
-    factor = slope * (math.sqrt(records / columns) / (noise * typical)) ** power
-    return typical * (jnp.clip(factor, least, most) if isinstance(noise, Array) else min(max(factor, least), most))
+    share = columns / records
+    factor = slope * (share + (share * noise * typical) ** 2) ** (-power / 2)
+    return typical * (jnp.clip(factor, least, most) if isinstance(factor, Array) else min(max(factor, least), most))
 
 
 # --- Back to the units of the data -------------------------------------------------------------------------------
@@ -120,7 +126,7 @@ def in_units(
     table: Table,
     q: Any,
     scaling: Scaling,
-    residual: Array | None,
+    residual: Any,
     common: dict[str, Any],
     samples: np.ndarray | None = None,
 ) -> Posterior:
@@ -138,15 +144,9 @@ def in_units(
             scaling.range.high,
         )
     )
-    size = len(table.names) + 1
-    back = np.eye(size)
-    places = np.array(numbers, int) + 1
-    back[places, places] = 1 / scale[: len(places)]
-    back[0, places] = -location[: len(places)] / scale[: len(places)]
-    shift, noise_scale = np.zeros(size), None
+    size, places = len(table.names) + 1, np.array(numbers, int) + 1
+    (back, shift), noise_scale = _to_units(link, numbers, size, location, scale), None
     if link.learns_scale:
-        back *= scale[-1]
-        shift[0] = location[-1]
         known = 1.0 if residual is None else float(np.asarray(residual))
         noise_scale = known * float(scale[-1])
     names: tuple[str, ...] = ("intercept", *table.names)
@@ -171,6 +171,68 @@ def in_units(
     more = {"noise_scale": noise_scale, "classes": table.classes, "details": details}
     more["chains"] = None if samples is None else {"coefficients": shift + samples @ back.T}
     return Posterior({"coefficients": coefficients}, link.name, **more, **common)
+
+
+def effects_in_units(
+    link: Link, numbers: tuple[int, ...], table: Table, found: Any, scaling: Scaling, sites: Sequence[str]
+) -> BetweenSites:
+    """Site effects in the units of the data.
+
+    With β the coefficients of standardised columns and Bβ + b those in the units of the data, a site's are Bβ_s + b,
+    and its deviation is BEδ_s: that of a slope is divided by its column's scale, and adds -location / scale times as
+    much to the intercept.
+    """
+    location, scale = (np.asarray(part, float) for part in (scaling.location, scaling.scale))
+    names = ("intercept", *table.names)
+    back, shift = _to_units(link, numbers, len(names), location, scale)
+    chosen = list(found.places)
+    moved = back[:, chosen]
+    rows = np.flatnonzero(np.any(moved != 0, axis=1))
+    moved, differing = moved[rows], tuple(names[row] for row in rows)
+
+    def around(by: np.ndarray, covariance: Any) -> np.ndarray:
+        made = by @ np.asarray(covariance, float) @ by.T
+        return (made + made.T) / 2
+
+    means, deviations = np.asarray(found.means, float), np.asarray(found.deviations, float)
+    own = {
+        name: Block(names, shift + back @ means[s], around(back, found.covariances[s])) for s, name in enumerate(sites)
+    }
+    apart = {
+        name: Block(differing, moved @ deviations[s], around(moved, found.deviation_covariances[s]))
+        for s, name in enumerate(sites)
+    }
+    between = around(moved, np.diag(np.asarray(found.variances, float)))
+    sizes = np.diagonal(back)[chosen]
+    middles = dict(zip((names[place + 1] for place in numbers), location.tolist(), strict=False))
+    columns = tuple(names[place] for place in chosen)
+    return BetweenSites(
+        columns,
+        own,
+        apart,
+        Block(differing, np.zeros(len(differing)), between),
+        np.asarray(found.grid, float) * sizes[:, None],
+        _normalised(np.asarray(found.weights, float)),
+        {name: middles[name] for name in columns if name in middles},
+    )
+
+
+def _normalised(weights: np.ndarray) -> np.ndarray:
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _to_units(
+    link: Link, numbers: tuple[int, ...], size: int, location: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """B and b that take coefficients of standardised features to Bβ + b, in the units of the data."""
+    back, shift = np.eye(size), np.zeros(size)
+    places = np.array(numbers, int) + 1
+    back[places, places] = 1 / scale[: len(places)]
+    back[0, places] = -location[: len(places)] / scale[: len(places)]
+    if link.learns_scale:
+        back *= scale[-1]
+        shift[0] = location[-1]
+    return back, shift
 
 
 def block(q: Any, names: tuple[str, ...]) -> Block:

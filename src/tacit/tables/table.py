@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tacit.links import link_of
 from tacit.tables.digests import digests_of, digests_of_columns
 from tacit.tables.encoding import (
     check_classes,
@@ -24,8 +23,9 @@ from tacit.tables.encoding import (
     public_kind,
     refuse_missing,
     refuse_unlabelled,
+    target_of,
 )
-from tacit.tables.facts import Facts
+from tacit.tables.facts import Facts, label_text
 from tacit.tables.files import bookkeeping
 from tacit.tables.remarks import id_columns, remarks_on
 
@@ -110,19 +110,20 @@ class Table:
     def of_frame(
         cls,
         frame: Any,
-        target: str,
+        target: str | None,
         model: str,
         *,
         unit: str | None = None,
         columns: Sequence[str] | None = None,
         facts: "Facts | None" = None,
     ) -> "Table":
-        """A table from a pandas frame, for a regression of the kind `model`.
+        """A table from a pandas frame, for a regression of the kind `model`, or for a model of the user's own by name.
 
         Numbers stay numbers, a column of True and False without bounds is an indicator, and a column with public
         categories becomes one indicator, "column=category", for each category but the first, the reference. Text
         without public categories is refused. unit: the column that says which person or group a record belongs to; it
-        is not a feature. columns: the features; by default all other columns.
+        is not a feature. columns: the features; by default all other columns. target: None for a model of the user's
+        own that explains no column; if it explains one, public classes make it a label, and public bounds a number.
 
         >>> import pandas
         >>> frame = pandas.DataFrame({"age": [31.0, 58.0], "sex": ["F", "M"], "ill": ["no", "yes"]})
@@ -135,18 +136,22 @@ class Table:
         names = feature_names(list(map(str, frame.columns)), target, unit, columns, facts, bookkeeping(frame))
         if len(frame) < 2:
             raise ValueError(f"the file has {len(frame) or 'no'} record{'s' * (len(frame) == 0)}; expected at least 2")
-        refuse_missing(frame, [*names, target, *([] if unit is None else [unit])])
+        others = [name for name in (target, unit) if name is not None]
+        refuse_missing(frame, [*names, *others])
         kinds = kinds_of(frame, names, facts)
-        refuse_unlabelled(frame, [*facts.listed(target), *([] if unit is None else [unit])])
-        y, classes = encode_target(frame[target], target, link_of(model), facts.classes)
+        refuse_unlabelled(frame, list(dict.fromkeys([*facts.listed(target), *([] if unit is None else [unit])])))
+        y, classes = np.zeros(len(frame), np.float32), None
+        if target is not None:
+            y, classes = encode_target(frame[target], target, target_of(model, facts), facts.classes)
         features = encode_columns(frame, kinds, "give them with --categories, or recode them")
-        groups = None if unit is None else frame[unit].factorize()[0]
+        # By the id itself: a number by order of appearance would depend on the persons before.
+        groups = None if unit is None else np.array([label_text(value) for value in frame[unit]])
         table = cls._of_kinds(features, y, kinds, target, classes, facts, groups)
         more: dict[str, Any] = {"ids": id_columns(frame, names), "digests": digests_of(frame)}
         return replace(table, remarks=remarks_on(frame, names, target), **more)
 
     @classmethod
-    def of_facts(cls, target: str, model: str, columns: Sequence[str], facts: "Facts") -> "Table":
+    def of_facts(cls, target: str | None, model: str, columns: Sequence[str], facts: "Facts") -> "Table":
         """The empty table that `of_frame` would make from any file with these columns, from public facts alone.
 
         The facts must be complete: bounds or categories of every column, and classes (or bounds) of the target.
@@ -156,7 +161,8 @@ class Table:
         >>> table.names, table.features.shape
         (('age', 'sex=M'), (0, 2))
         """
-        there = list(dict.fromkeys([*columns, *facts.bounds, *facts.categories, target]))
+        explained = [] if target is None else [target]
+        there: list[str] = list(dict.fromkeys([*columns, *facts.bounds, *facts.categories, *explained]))
         names = feature_names(there, target, None, columns, facts)
         known = {name: public_kind(name, facts) for name in names}
         bare = [name for name, kind in known.items() if kind is None]
@@ -165,9 +171,11 @@ class Table:
                 f"column {bare[0]!r} has neither bounds nor categories; give [low, high] in [facts.bounds], or a list "
                 "in [facts.categories], which are public"
             )
-        link = link_of(model)
-        check_classes(target, link, facts.classes)
+        link = target_of(model, facts)
         is_number = link.target.is_number
+        if target is None:
+            return cls._of_kinds(*_nothing(known), None, None, facts)
+        check_classes(target, link, facts.classes)
         if is_number and target not in facts.bounds:
             raise ValueError(f"target {target!r} has no bounds; give [low, high] in [facts.bounds], which are public")
         if not is_number and facts.classes is None:
@@ -175,9 +183,7 @@ class Table:
                 f"target {target!r} has no classes; give its two labels as facts.classes, first the one that counts "
                 "as 0"
             )
-        kinds = [kind for kind in known.values() if kind is not None]
-        none = np.zeros((0, len(encoded_names(kinds)[0])), np.float32)
-        return cls._of_kinds(none, np.zeros(0, np.float32), kinds, target, facts.classes, facts)
+        return cls._of_kinds(*_nothing(known), target, facts.classes, facts)
 
     @classmethod
     def _of_kinds(
@@ -185,7 +191,7 @@ class Table:
         features: np.ndarray,
         y: np.ndarray,
         kinds: list[dict[str, Any]],
-        target: str,
+        target: str | None,
         classes: tuple[Any, ...] | None,
         facts: "Facts",
         groups: Any = None,
@@ -198,7 +204,7 @@ class Table:
             names=names,
             indicators=indicators,
             bounds={kind["name"]: tuple(kind["bounds"]) for kind in kinds if kind.get("bounds")},
-            target_bounds=facts.bounds.get(target) if classes is None else None,
+            target_bounds=facts.bounds.get(target) if target is not None and classes is None else None,
             classes=classes,
             groups=groups,
             notes=(
@@ -239,6 +245,12 @@ class Table:
         """The number of attributes behind the indicators: one for all "attribute=value", one for each other."""
         others = (name for j, name in enumerate(self.names) if j not in set(self.numbers))
         return len({name.partition("=")[0] for name in others})
+
+
+def _nothing(known: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    """Features and target of no record, and the kinds of the columns."""
+    kinds = [kind for kind in known.values() if kind is not None]
+    return np.zeros((0, len(encoded_names(kinds)[0])), np.float32), np.zeros(0, np.float32), kinds
 
 
 def _maybe_tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:

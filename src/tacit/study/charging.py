@@ -1,4 +1,4 @@
-"""Charging a fit to a ledger, which is opened, or made at its first use. The whole price is charged before any read.
+"""The ledger of one table, which is opened, or made at its first use, and must be able to pay for a whole fit.
 
 A ledger made here gets a rule that is proved even for analyses chosen after seeing results (`privacy.filters`):
 `gaussian` if the first plan samples nothing, else `renyi`. No such rule prices sampling under replace-one: that ledger
@@ -6,21 +6,18 @@ gets `pld`, and the ledger and every statement say that analyses chosen after se
 """
 
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tacit.federated.responder import SEEDED
 from tacit.privacy import accounting, filters, parts
 from tacit.privacy.checks import check_delta_of
 from tacit.privacy.events import Adjacency, Event, check_number
 from tacit.privacy.filters import Filter
-from tacit.privacy.ledger import SLACK, BudgetExceeded, Entry, Ledger
+from tacit.privacy.ledger import SLACK, BudgetExceeded, Ledger
 from tacit.privacy.statement import rounded_up
 
 ENDING = ".ledger.sqlite"  # of a ledger beside its data
-UNCOUNTED = "No ledger was charged: other analyses of the same data are not counted."
 Place = str | os.PathLike[str] | Ledger
 BudgetEpsilon = float | Literal["first"]
 
@@ -42,36 +39,18 @@ class Budget:
             check_number("budget_delta", self.delta, "a number above 0 and below 1", valid)
 
 
-@dataclass(frozen=True)
-class Charge:
-    """A fit's entry in a ledger."""
-
-    ledger: Ledger
-    entry: Entry
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for the statement: the ledger's count, which is no promise, and the budget, which the rule covers."""
-        ledger = self.ledger
-        return (
-            f"The ε above is of this fit alone. The ledger {ledger.path.name} counts all fits of these records: "
-            f"ε = {rounded_up(self.entry.spent)} of its budget {ledger.epsilon:g} is spent at δ = {ledger.delta!r} "
-            f"(rule {ledger.accountant}).",
-            f"Budgets of adaptively chosen analyses: {ledger.rule_words}.",
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The charge as plain data, with the name of the ledger's file but not its folder."""
-        ledger = self.ledger
-        return {
-            "name": ledger.path.name,
-            "charge": self.entry.study,
-            "epsilon": ledger.epsilon,
-            "delta": ledger.delta,
-            "spent": self.entry.spent,
-            "rule": ledger.accountant,
-            "adaptive_analyses": ledger.rule_words,
-        }
+def charged(ledger: Ledger, study: str) -> dict[str, Any]:
+    """What a study charged to a ledger, as plain data, with the name of the ledger's file but not its folder."""
+    entries = ledger.entries()
+    return {
+        "name": ledger.path.name,
+        "charge": study,
+        "epsilon": ledger.epsilon,
+        "delta": ledger.delta,
+        "spent": entries[-1].spent if entries else 0.0,
+        "rule": ledger.accountant,
+        "adaptive_analyses": ledger.rule_words,
+    }
 
 
 def beside(data: Path) -> Path:
@@ -80,7 +59,7 @@ def beside(data: Path) -> Path:
     return real.with_name(real.name + ENDING)
 
 
-def charge(
+def ready(
     place: Place,
     event: Event,
     budget: Budget,
@@ -90,10 +69,9 @@ def charge(
     slots: int,
     unit: str,
     adjacency: Adjacency,
-    seeded: bool,
     allow_large_delta: bool = False,
-) -> Charge:
-    """Charge a fit of promised (ε, δ) durably and in full, or refuse it in a sentence. Call it before reading records.
+) -> Path:
+    """The path of a ledger that can pay for a fit of promised (ε, δ), or a refusal in a sentence. Charges nothing.
 
     A ledger that does not exist is made with `budget`, if this fit fits into it.
     """
@@ -110,12 +88,10 @@ def charge(
             f"ledger={path} is for each {ledger.unit} under {ledger.adjacency}, and this fit for each {unit} under "
             f"{adjacency}; fit for the ledger's unit and adjacency, or use a new ledger, which then counts separately"
         )
-    name = f"fit-{secrets.token_hex(6)}"
-    try:
-        entry = ledger.charge(event, study=name, round=0, note=SEEDED if seeded else "")
-    except BudgetExceeded as error:
-        raise BudgetExceeded(_refusal(ledger, event, str(error))) from None
-    return Charge(Ledger.open(path), entry)
+    left = ledger.remaining_after(event)
+    if not left >= -SLACK * ledger.epsilon:
+        raise BudgetExceeded(_refusal(ledger, event, "its rule does not price this plan"))
+    return path
 
 
 def _check_same(ledger: Ledger, budget: Budget) -> None:

@@ -1,4 +1,4 @@
-"""Policies: the settings that `fit` chooses if only ε and δ are given. Public, learned once, in a small file.
+"""Policies: the settings that a plan chooses if only ε and δ are given. Public, learned once, in a small file.
 
 A policy has a rule for each kind of regression. A rule turns public sizes (records, columns, ε and δ) into a plan: how
 the budget is shared, how many steps there are and with what noise, where gradients are clipped. It never sees a record.
@@ -19,70 +19,77 @@ from tacit.basics import durable
 from tacit.links import LINKS
 from tacit.privacy.events import check_number
 
-MOST_STAGES, MOST_STEPS = 4, 200  # of a rule: curvature is released at each stage
+MOST_ROUNDS = 1000
+LEAST_ROUNDS = 5  # with fewer, curvature is released once
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How one kind of regression spends its budget.
+    """How one kind of regression spends its budget, at one site or at many.
 
-    steps: gradients at each stage; each stage begins with a release of curvature. noise: the relative noise of the
-    stages, a stepwise schedule whose scale follows from ε. ranges, moments, residual, curvature: shares of the budget,
-    in 1/σ², if the plan makes that release; gradients get the rest.
+    rounds: how often gradients are released. second: the share of rounds after which curvature is released again, and
+    early: the relative noise of gradients until then. ranges, scaling, residual, curvature: shares of the budget,
+    in 1/σ², if the plan makes that release; gradients get the rest. averaging: gradients since the last release
+    of curvature are averaged with weights that grow like this power of their number; before the last release of it, an
+    update enters by early_damping at least, because what is averaged there is far from where the answer will be.
 
-    The gradients' clip, in units of a typical record's, is clip_slope · (√(N / d) / (σ r))^clip_power, but at least
-    clip_least and at most clip_most: N records, d columns, r the length of a typical x, and σ the noise multiplier of
-    all gradients together. At power 1 noise is then a share of what a gradient varies by anyway.
+    The gradients' clip, in units of a typical record's, is clip_slope · J^clip_power, but at least clip_least and at
+    most clip_most. J² is the number of records per column that the noised gradients of all sites are worth
+    (`tables.standardising.clip_of`): where the data tell much about a coefficient, bias is worse than noise.
 
-    learning_rate: the length of a step, 1 for Newton's. average: the share of the last stage's steps that the answer
-    averages. floor: added to curvature for stepping, as a share of the largest curvature that noise alone shows.
-    shrinkage: the share kept of curvature that noise hides; a larger one makes intervals narrower.
+    floor: added to curvature for stepping, as a share of the largest curvature that noise alone shows. shrinkage: the
+    share kept of curvature that noise hides; a larger one makes intervals narrower. pull: how much of the way the
+    noised mean is shrunk towards the prior by what is known of its noise.
     """
 
-    steps: tuple[int, ...] = (8, 12)
-    noise: tuple[float, ...] = (1.0, 1.0)
+    rounds: int = 20
+    second: float = 0.4
+    early: float = 1.0
     ranges: float = 0.1
-    moments: float = 0.2
+    scaling: float = 0.05
     residual: float = 0.05
     curvature: float = 0.2
+    averaging: float = 0.5
+    early_damping: float = 0.5
     clip_least: float = 0.5
     clip_most: float = 2.0
-    clip_slope: float = 0.4
-    clip_power: float = 1.0
-    learning_rate: float = 1.0
-    average: float = 1.0
+    clip_slope: float = 0.25
+    clip_power: float = 0.4
     floor: float = 0.4
     shrinkage: float = 0.5
+    pull: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("steps", "noise"):
-            check_number(name, getattr(self, name), "a list of numbers", isinstance(getattr(self, name), tuple))
-        stages = len(self.steps)
-        valid = 1 <= stages <= MOST_STAGES and all(_is_whole(n) and 1 <= n <= MOST_STEPS for n in self.steps)
-        check_number("steps", self.steps, f"1 to {MOST_STAGES} whole numbers from 1 to {MOST_STEPS}", valid)
-        check_number("noise", self.noise, "a number for each stage", len(self.noise) == stages)
-        if isinstance(self.noise[0], jax.Array):  # in a program that learns the rule
-            return
-        valid = all(_is_within(relative, 0.01, 100) for relative in self.noise)
-        check_number("noise", self.noise, "a number from 0.01 to 100 for each stage", valid)
+        valid = _is_whole(self.rounds) and 1 <= self.rounds <= MOST_ROUNDS
+        check_number("rounds", self.rounds, f"a whole number from 1 to {MOST_ROUNDS}", valid)
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
-            check_number(name, value, f"a number from {low:g} to {high:g}", _is_within(value, low, high))
-        total = self.ranges + self.moments + self.residual + self.curvature
-        check_number(
-            "the sum of shares", round(total, 6), "at most 0.95: gradients have the rest", total <= 0.95 + 1e-9
-        )
+            if not isinstance(value, jax.Array):  # in a program that learns the rule
+                check_number(name, value, f"a number from {low:g} to {high:g}", _is_within(value, low, high))
+        total = sum(getattr(self, name) for name in SHARES)
+        if not isinstance(total, jax.Array):
+            check_number(
+                "the sum of shares", round(total, 6), "at most 0.95: gradients have the rest", total <= 0.95 + 1e-9
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
 
 
+SHARES = ("ranges", "scaling", "residual", "curvature")
 LIMITS = {
-    **dict.fromkeys(("ranges", "moments", "residual", "curvature"), (0.001, 0.9)),
+    "second": (0.0, 0.9),
+    "early": (0.1, 10.0),
+    **dict.fromkeys(SHARES, (0.001, 0.9)),
+    "averaging": (0.0, 2.0),
+    "early_damping": (0.0, 1.0),
     **dict.fromkeys(("clip_least", "clip_most"), (0.001, 100.0)),
     "clip_slope": (0.0, 100.0),
     "clip_power": (0.0, 4.0),
-    "learning_rate": (0.01, 2.0),
-    "average": (0.01, 1.0),
     "floor": (0.0, 10.0),
     "shrinkage": (0.0, 1.0),
+    "pull": (0.0, 1.0),
 }
 
 
@@ -109,13 +116,6 @@ class Policy:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for link, rule in self.rules.items():
-            if link in LINKS and LINKS[link].learns_scale and len(rule.steps) < 2:
-                raise ValueError(
-                    f"the rule for {link}: steps={rule.steps}; expected two stages, one to find the residual"
-                )
-
     def rule(self, link: str) -> Rule:
         """The rule of a kind of regression: "linear", "logistic", ..."""
         return self.rules.get(link, PLAIN)
@@ -133,9 +133,8 @@ class Policy:
             if not isinstance(settings, dict) or set(settings) - known:
                 names = sorted(set(settings) - known) if isinstance(settings, dict) else settings
                 raise ValueError(f"the rule for {link} has {names}; expected some of {', '.join(sorted(known))}")
-            ready: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
             try:
-                rules[link] = Rule(**ready)
+                rules[link] = Rule(**settings)
             except ValueError as error:
                 raise ValueError(f"the rule for {link}: {error}") from None
         made = plain.get("made", {})
@@ -173,4 +172,4 @@ class Policy:
 @cache
 def default_policy() -> Policy:
     """The policy that comes with tacit, learned on simulated tasks."""
-    return Policy.of(json.loads(resources.files("tacit.fitting").joinpath("policy.json").read_text(encoding="utf-8")))
+    return Policy.of(json.loads(resources.files("tacit.study").joinpath("policy.json").read_text(encoding="utf-8")))
