@@ -1,6 +1,7 @@
 """All tests: strict JAX dtype promotion (a silent cast is a bug), one hypothesis profile, keys and commands."""
 
 import gc
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 MAPS = Path("/proc/self/maps")
-MOST_MAPS = 40_000  # Linux allows a process some 65,000 mappings, and each compiled program takes several
+MOST_MAPS = 25_000  # Linux allows a process some 65,000 mappings, and each compiled program takes several
+CHECKS = 25  # tests of one file between two looks, each of which takes some milliseconds
+_count = itertools.count(1)
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Forget compiled programs between files before a process has no room for more: XLA would crash."""
-    if nextitem is not None and nextitem.path != item.path and MAPS.exists():
+    """Forget compiled programs before a process has no room for more: XLA would crash, and memory would run out."""
+    is_due = nextitem is not None and (nextitem.path != item.path or next(_count) % CHECKS == 0)
+    if is_due and MAPS.exists():
         with MAPS.open("rb") as file:
             count = sum(1 for _ in file)
         if count > MOST_MAPS:
