@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from tests.study.studies import KINDS, PLAN, ROUNDS, SLOTS, ledger_paths, make_sites, own_ledger, stopped, table
 
@@ -15,6 +16,7 @@ from tacit.study.front import federate
 from tacit.study.plan import Plan, VISettings
 from tacit.study.setup import Setup
 from tacit.study.sites import Site, check_apart
+from tacit.tables.table import Table
 
 pytestmark = pytest.mark.xdist_group("study")  # one process, so that a study is compiled once
 
@@ -180,12 +182,21 @@ def test_two_sites_have_no_ledger_in_common(tmp_path):
     Setup(Plan("logistic", rounds=ROUNDS, unit="site"), sites)
 
 
-@pytest.mark.parametrize("groups", [[1.0, np.nan, 2.0], [1, None, 2], [1, 2]])
-def test_records_of_persons_without_an_id_are_refused(groups):
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (np.array([1.0, np.nan, 2.0]), "north: groups lack an id"),
+        ([1, None, 2], "north: groups lack an id"),
+        (["p", np.nan, "q"], "north: groups lack an id"),
+        (pandas.Series(["p", pandas.NA, "q"], dtype="string"), "north: groups lack an id"),
+        ([[1], [2], [3]], "north: groups have 2 axes"),
+        ([1, 2], "north has groups of 2 records and 3 records"),
+    ],
+)
+def test_records_of_persons_without_an_id_are_refused(groups, words):
     """NumPy would take all of them for one person, of whom only the first records are used."""
-    site = Site("north", table(3), 1.0, 1e-4, groups=np.array(groups, object if None in groups else None))
-    with pytest.raises(ValueError, match="groups of north lack an id"):
-        Setup(Plan("logistic", unit="person", most_records=1), [site])
+    with pytest.raises(ValueError, match=words):
+        Setup(Plan("logistic", unit="person", most_records=1), [Site("north", table(3), 1.0, 1e-4, groups=groups)])
 
 
 def test_a_plan_of_many_numbers_costs_what_its_receipts_cost():
@@ -194,3 +205,34 @@ def test_a_plan_of_many_numbers_costs_what_its_receipts_cost():
     assert event is not None
     counts = {part.event.coordinates for part in event.events}  # type: ignore[attr-defined]
     assert {3, 9} <= counts, "gradients of three coefficients, and their curvature"
+
+
+# --- A study of many phases ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"secure_sum": True}], ids=["own noise", "secure sums"])
+def test_a_study_that_stops_in_any_phase_goes_on_and_is_charged_as_one_that_does_not(tmp_path, more):
+    """A linear study learns its residual in between: rounds of two phases of inference count together."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 2))
+    y = x[:, 0] + 0.1 * rng.normal(size=90)
+    tables = [Table.of(x[part::3], y[part::3], bounds=(-5, 5), target_bounds=(-9, 9)) for part in range(3)]
+
+    def go(folder, stop=None):
+        def observe(phase, done, total, spent):
+            if (phase, done) == stop:
+                raise KeyboardInterrupt
+
+        sites = [Site(name, table, 2.0, 1e-3) for name, table in zip("abc", tables, strict=True)]
+        found = federate("linear", sites, out=folder, rounds=4, insecure_seed=3, observe=observe, **more)
+        ledgers = [Ledger.open(folder / "sites" / name / "ledger.sqlite").entries() for name in "abc"]
+        charged = [[(entry.study.rpartition("/")[2], entry.round) for entry in entries] for entries in ledgers]
+        return found.posterior.coefficients.mean.tolist(), charged
+
+    expected = go(tmp_path / "whole")
+    for place, stop in enumerate([("inference", 2), ("residual", 1), ("refinement", 1), ("refinement", 2)]):
+        folder = tmp_path / str(place)
+        with pytest.raises(KeyboardInterrupt):
+            go(folder, stop)
+        assert go(folder) == expected, stop
+        assert go(folder) == expected, "a finished study is given again"

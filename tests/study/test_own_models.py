@@ -168,3 +168,34 @@ def test_a_plan_says_nothing_of_a_model_before_it_is_loaded(install: Install) ->
             getattr(plan, ask)
     with pytest.raises(ValueError, match="install it first"):
         plan.loaded()
+
+
+# --- What a study's name says -------------------------------------------------------------------------------------
+
+
+def test_the_name_of_a_study_covers_the_source_and_not_what_it_computes(install: Install) -> None:
+    install(own_first=MODEL, own_second=MODEL + "\n", own_third=MODEL)
+    plans = {name: Plan(f"{name}:sepsis").loaded() for name in ("own_first", "own_second")}
+    found = {name: plan.identity()["model"] for name, plan in plans.items()}
+    assert found["own_first"] != found["own_second"]
+    assert found["own_first"] == Plan("own_first:made").loaded().identity()["model"], "one object by two names"
+    assert found["own_first"][-1] == Source.of("own_first:sepsis").digest
+
+
+def test_objects_with_equal_bytes_and_other_shapes_are_other_models() -> None:
+    import jax.numpy as jnp
+
+    from tacit.families import DiagonalGaussian
+    from tacit.models import LogisticRegression
+
+    one, two = (LogisticRegression(DiagonalGaussian(*(jnp.ones(2, kind) for _ in range(2)))) for kind in "fi")
+    assert Plan(one).identity() != Plan(two).identity()
+
+
+def test_a_package_gets_no_other_file_under_its_source(install: Install, tmp_path: Path) -> None:
+    install(own_data=MODEL)
+    load("own_data:sepsis")
+    loader = sys.modules["own_data"].__loader__
+    assert b"sepsis" in loader.get_data(str(tmp_path / "own_data.py"))
+    with pytest.raises(OSError, match="not in the hashed source"):
+        loader.get_data(str(tmp_path / "table.csv"))

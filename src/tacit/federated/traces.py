@@ -16,13 +16,15 @@ from tacit.privacy.ledger import Entry
 class Trace:
     """Answered rounds of a study, known from something other than a ledger.
 
-    rounds: those known by number; count: how many there were at least; where: the source.
+    rounds: those known by number; count: how many there were at least, also in the phases `with_study`; where: the
+    source.
     """
 
     study: str
     rounds: frozenset[int]
     count: int
     where: str
+    with_study: tuple[str, ...] = ()
 
 
 def check_complete(path: Path, entries: Iterable[Entry] | None, traces: Iterable[Trace]) -> None:
@@ -35,7 +37,7 @@ def check_complete(path: Path, entries: Iterable[Entry] | None, traces: Iterable
     counts = Counter(study for study, _ in charged)
     for trace in traces:
         lost = sorted(round for round in trace.rounds if (trace.study, round) not in charged)
-        if not lost and counts[trace.study] >= trace.count:
+        if not lost and sum(counts[study] for study in (trace.study, *trace.with_study)) >= trace.count:
             continue
         what = f"round {lost[0]}" if lost else f"all of {trace.count} rounds"
         what += f" of {trace.study}, answered by {trace.where}"

@@ -78,7 +78,9 @@ class Agreement(Root):
         target = () if self.target is None else (self.target,)
         for text in (self.plan.name, *(self.columns or ()), *target, *(site.name for site in self.sites)):
             _check_text(text)
-        is_sampled = self.plan.sampling_rate < 1 or self.plan.method_used not in NATURAL  # then slots enter the price
+        # A model of a site's own is not loaded here: it may sample, and then slots enter the price.
+        is_named, rate = self.plan.is_named, self.plan.sampling_rate
+        is_sampled = rate < 1 or is_named or self.plan.method_used not in NATURAL
         budgets = {(site.epsilon, site.delta, site.slots if is_sampled else 0) for site in self.sites}
         if len(budgets) > MOST_BUDGETS:
             raise ValueError(f"its sites have more than {MOST_BUDGETS} different budgets or, for samples, slots")

@@ -171,11 +171,15 @@ class SiteSession:
         Nothing of the module is executed before its hash was compared. What fails is told at the site alone.
         """
         try:
-            self.plan = self.plan.replace(model=own_models.load(self.named, self.agreement.source))
+            model = own_models.load(self.named, self.agreement.source)
         except ValueError as error:
             raise Unfit(
                 str(error), f"this site does not have {self.named} as its file says; ask those who run it"
             ) from None
+        try:
+            self.plan = self.plan.replace(model=model)
+        except ValueError as error:  # about the plan and the model, which are public
+            raise Unfit(str(error), f"the plan does not fit {self.named} ({error})") from None
 
     def _public(self, outline: Table) -> Setup:
         """The set-up of the study without any record."""

@@ -288,8 +288,11 @@ class Access:
 
         def arrange(leaf: Any) -> Array:
             array = np.asarray(leaf)
+            kind = jax.dtypes.canonicalize_dtype(array.dtype)
+            if array.dtype.kind in "iu":  # the nearest, not one from the other end
+                array = np.clip(array, np.iinfo(kind).min, np.iinfo(kind).max)
             with np.errstate(over="ignore"):  # a number beyond single precision is infinite, and then contributes 0
-                array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+                array = array.astype(kind)
             # Always copy: otherwise JAX may share memory with an array that is changed or freed later.
             if groups is None and slots == count:
                 return jnp.array(array[:, None])

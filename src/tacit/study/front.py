@@ -20,13 +20,13 @@ from tacit.study.coordinator import StudyResult, coordinate
 from tacit.study.host import Observer, Snapshot, Watcher
 from tacit.study.local import LocalHost
 from tacit.study.plan import Plan
-from tacit.study.reading import groups_of
 from tacit.study.settings import Settings, plan_of, words_of
 from tacit.study.setup import Setup
 from tacit.study.sites import Site, check_apart
 from tacit.tables.table import Table
 
 NAME, DATA = "fit", "data"  # of a fit as a study, and of its only site
+MARK = 12  # letters after a fit's name by which its charges are told from others
 
 
 def fit(
@@ -99,11 +99,10 @@ def fit(
     facts = {"names": names, "indicators": indicators, "bounds": bounds}
     facts |= {"target_bounds": target_bounds, "classes": classes}
     records = _records(model.model if isinstance(model, Plan) else model, data, **facts)
-    groups = groups_of(records, groups)
-    if groups is not None and not isinstance(model, Plan):
+    site = Site(DATA, records, float(epsilon), delta, slots=slots, groups=groups)
+    if site.groups is not None and not isinstance(model, Plan):
         settings.setdefault("unit", "person")
     plan = plan_of(model, settings, NAME)
-    site = Site(DATA, records, float(epsilon), delta, slots=slots, groups=groups)
     if ledger is not None:
         plan, site = _charging(plan, site, ledger, budget, insecure_seed is not None)
     notes += words_of(settings.get("policy"))
@@ -260,12 +259,14 @@ def _check_budget(ledger: Place | None, budget: Budget, epsilon: float) -> None:
 
 def _charging(plan: Plan, site: Site, ledger: Place, budget: Budget, is_seeded: bool) -> tuple[Plan, Site]:
     """Plan and site with a ledger that can pay for the fit, and a name that no other fit has there."""
-    setup = Setup(plan, [site])
+    setup = Setup(
+        plan.replace(name=f"{plan.name}-{'0' * MARK}"), [site]
+    )  # a name too long is refused before a ledger is made
     event = setup.least(0)
     whose: dict[str, Any] = {"unit": plan.unit, "adjacency": plan.adjacency, "slots": setup.slots[0]}
     whose |= {"epsilon": site.epsilon, "delta": site.delta, "allow_large_delta": plan.allow_large_delta}
     path = ready(ledger, event, budget, **whose)
-    mark = f"{len(Ledger.open(path).entries())}" if is_seeded else secrets.token_hex(6)
+    mark = f"{len(Ledger.open(path).entries())}" if is_seeded else secrets.token_hex(MARK // 2)
     return plan.replace(name=f"{plan.name}-{mark}"), replace(site, ledger=path)
 
 

@@ -109,8 +109,9 @@ class LocalHost:
                 trace = trace_of(self._own(account) / f"{phase}.store", account.name, [study])
                 found[account.name] += [] if trace is None else [trace]
         history = History(self.folder / "history.json")
+        first, *others = (f"{self.name}/{phase}" for phase in INFERENCE)  # `updates` counts those of all
         for name, count in history.last("updates").items():
-            found[name].append(Trace(f"{self.name}/inference", frozenset(), count, history.path.name))
+            found[name].append(Trace(first, frozenset(), count, history.path.name, tuple(others)))
         return found
 
     def _allowance(self, place: int, study: str) -> Allowance | None:

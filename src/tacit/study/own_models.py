@@ -88,6 +88,8 @@ class _Loader(SourceFileLoader):
         self._data = data
 
     def get_data(self, path: str) -> bytes:
+        if path != self.path:  # a file beside the module, which its hash does not cover
+            raise OSError(f"{path} is not in the hashed source; put numbers into the source")
         return self._data
 
     def path_stats(self, path: str) -> Any:
@@ -171,6 +173,15 @@ def _model_of(name: str, module: Any) -> Any:
             "tacit.models.from_numpyro makes of a NumPyro model, or a function without arguments that returns one"
         )
     return found
+
+
+def source_of(model: Any) -> tuple[str, str] | None:
+    """The class and the hash of the source of a model that was loaded here; None for others.
+
+    The class, since one object may have several names.
+    """
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    return next(((kind, digest) for (_, digest), found in _models.items() if found is model), None)
 
 
 def is_model(found: Any) -> bool:

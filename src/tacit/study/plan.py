@@ -364,7 +364,7 @@ class Plan(Root):
         if self.policy is not None:
             try:
                 _ = self.rule
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 yield f"policy: {error}"
 
     @property
@@ -375,6 +375,8 @@ class Plan(Root):
     def _unit_clashes(self) -> Iterator[str]:
         if self.unit == "site" and self.method_used != "natural":
             yield f'method={_written(self.method_used)} with unit="site"; expected method = "natural", so leave it out'
+        if self.unit == "site" and self.link is None:
+            yield f'unit="site" with {self.model_name}, whose updates have no public size; expected a regression'
         if self.trusts_coordinator and (self.schedule != "synchronous" or self.dropout or self.straggling):
             yield (
                 f"noise={_written(self.noise)} asks all sites at once; expected a synchronous schedule without dropout "
@@ -437,12 +439,19 @@ def _fields() -> dict[str, FieldInfo]:
 
 
 def described(model: Any) -> list[str]:
-    """What distinguishes a model given as an object: its class, its settings and a hash of its numbers."""
+    """What distinguishes a model given as an object: the hash of its source, if it is known by name; or else its class,
+    its settings and a hash of its numbers.
+    """
     import jax
     import numpy as np
 
+    source = own_models.source_of(model)
+    if source is not None:  # numbers computed from it may differ between machines in their last bits
+        return list(source)
     leaves, form = jax.tree.flatten(model)
-    numbers = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    plain = b"".join(f"{leaf.dtype.str}{leaf.shape}".encode() + leaf.tobytes() for leaf in arrays)
+    numbers = hashlib.sha256(plain).hexdigest()
     return [type(model).__module__, type(model).__qualname__, re.sub(" at 0x[0-9a-f]+", "", str(form)), numbers]
 
 

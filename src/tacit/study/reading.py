@@ -203,9 +203,11 @@ def _typed(name: str, values: np.ndarray, like: Any) -> np.ndarray:
     like = np.asarray(like)
     if np.ndim(like) != values.ndim - 1:
         raise ValueError(f"the model's argument {name!r} has {like.ndim} axes for one record; expected one number")
-    if like.dtype.kind in "iu":
-        values = np.rint(values)
-    return np.asarray(values).astype(like.dtype)
+    kind = jax.dtypes.canonicalize_dtype(like.dtype)
+    if kind.kind in "iu":  # the nearest whole number of the type; of none, 0
+        ends = np.iinfo(kind)
+        values = np.clip(np.rint(np.nan_to_num(np.asarray(values, np.float64), nan=0.0)), ends.min, ends.max)
+    return np.asarray(values).astype(kind)
 
 
 def at_least_zero(found: Range) -> Range:
@@ -225,13 +227,7 @@ def units_of(plan: Plan, table: Any, groups: Any) -> int:
     """The number of units of privacy, or with whole sites of records."""
     if plan.unit != "person":
         return size_of(table)
-    persons = groups_of(table, groups)
-    return 0 if persons is None else len(np.unique(np.asarray(persons)))
-
-
-def groups_of(table: Any, groups: Any) -> Any:
-    """The person of each record, from the site or its table."""
-    return table.groups if groups is None and isinstance(table, Table) else groups
+    return 0 if groups is None else len(np.unique(groups))
 
 
 def contents_of(table: Any) -> np.ndarray:
@@ -246,9 +242,9 @@ def contents_of(table: Any) -> np.ndarray:
     return np.frombuffer(b"".join(marks), np.uint8).reshape(size_of(table), -1)
 
 
-def contents_of_persons(persons: Any) -> np.ndarray:
+def contents_of_persons(persons: np.ndarray) -> np.ndarray:
     """Bytes for each record that name its person alone, by which all records of a person are on one side."""
-    return digests_of_columns({"person": np.asarray(persons)}, len(persons))
+    return digests_of_columns({"person": persons}, len(persons))
 
 
 def _canonical(leaf: Any) -> np.ndarray:

@@ -25,9 +25,10 @@ from tacit.privacy.events import Event, Repeated
 from tacit.privacy.mechanism import Access, Exact, PricedMechanism
 from tacit.privacy.shared import empty
 from tacit.study.inference import Inference
+from tacit.study.one_record import check_one_record, shapes_of_one
 from tacit.study.plan import Plan
 from tacit.study.program import INFERENCE, Program
-from tacit.study.reading import at_least_zero, contents_of, contents_of_persons, groups_of, reading_of, size_of
+from tacit.study.reading import at_least_zero, contents_of, contents_of_persons, reading_of, size_of
 from tacit.study.releases import Releases
 from tacit.study.results import posterior_of
 from tacit.study.sites import Site, accounts, check_sites, has_own_slots, slots_of
@@ -65,6 +66,8 @@ class Setup:
         check_sites(plan, sites, is_remote)
         self.form_of_records = reading_of(plan, sites[0].table)
         self.model = self.form_of_records.model
+        if not plan.is_table:
+            check_one_record(self.model, shapes_of_one(self.form_of_records.records(sites[0].table)))
         size = sum(leaf.size for leaf in jax.tree.leaves(_means(self.model.prior)))
         if plan.method is None and plan.is_natural and size > MOST_COLUMNS:
             plan = plan.replace(method="vi")
@@ -226,7 +229,7 @@ class Setup:
         together = jax.tree.map(lambda *parts: np.concatenate(parts), *held)
         if self.plan.unit == "record":
             return Access.of(together, Exact(), slots=slots)
-        groups = [np.unique(groups_of(site.table, site.groups), return_inverse=True)[1] for site in sites]
+        groups = [np.unique(site.groups, return_inverse=True)[1] for site in sites]
         starts = np.cumsum([0, *(len(np.unique(found)) for found in groups[:-1])])  # persons of two sites are apart
         apart = np.concatenate([start + found for start, found in zip(starts, groups, strict=True)])
         return Access.of(together, Exact(), groups=apart, most_records=self.plan.most_records, slots=slots)
@@ -260,7 +263,7 @@ class Setup:
         if not self.plan.evaluation:
             return np.zeros(size_of(site.table), bool)
         is_person = self.plan.unit == "person"
-        contents = contents_of_persons(groups_of(site.table, site.groups)) if is_person else contents_of(site.table)
+        contents = contents_of_persons(site.groups) if is_person else contents_of(site.table)
         return held_out(self._secrets.get(site.name, PUBLIC), contents)
 
     # --- Phases ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from tacit.basics import durable
 from tacit.federated.site_effects import LEAST_SITES
 from tacit.privacy.checks import check_delta
 from tacit.study.plan import Plan
-from tacit.study.reading import check_records, contents_of, groups_of, size_of, units_of
+from tacit.study.reading import check_records, contents_of, size_of, units_of
+from tacit.tables.persons import persons_of
 from tacit.tables.table import Table
 
 MOST_UNEVEN = 8  # sites of sizes within this factor are padded to one, so that they share a compiled program
@@ -46,6 +47,13 @@ class Site:
     ledger: Path | None = None
     slots: int | None = None
     groups: Any = None
+
+    def __post_init__(self) -> None:
+        given = self.table.groups if self.groups is None and isinstance(self.table, Table) else self.groups
+        try:
+            object.__setattr__(self, "groups", persons_of(given))
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
 
 
 def accounts(plan: Plan, sites: Sequence[Site]) -> list[Site]:
@@ -83,27 +91,20 @@ def _check_site(plan: Plan, site: Site, first: Site) -> None:
     check_delta(site.delta)
     if plan.secure_sum and math.isinf(site.epsilon):
         raise ValueError("secure_sum with an infinite epsilon: the sums would have no noise; give a budget")
-    if plan.unit == "person" and groups_of(site.table, site.groups) is None and size_of(site.table):
+    if plan.unit == "person" and site.groups is None and size_of(site.table):
         raise ValueError(f"{site.name} does not say which person each record is of; give groups, or another unit")
-    _check_persons(site)
-    if plan.unit != "person" and groups_of(site.table, site.groups) is not None:
+    if site.groups is not None and len(site.groups) != size_of(site.table):
+        raise ValueError(
+            f"{site.name} has groups of {len(site.groups)} records and {size_of(site.table)} records; expected an id "
+            "for each"
+        )
+    if plan.unit != "person" and site.groups is not None:
         raise ValueError(
             f"{site.name} has several records of a person; expected unit='person' with most_records, so that all of "
             "them are protected together"
         )
     check_records(plan, site.table)
     _check_same(site, first)
-
-
-def _check_persons(site: Site) -> None:
-    """Refuse missing ids: all records without one would count as one person."""
-    persons = groups_of(site.table, site.groups)
-    if persons is None:
-        return
-    ids = np.asarray(persons)
-    is_missing = np.isnan(ids) if ids.dtype.kind == "f" else np.array([one is None or one != one for one in ids.flat])
-    if ids.ndim != 1 or len(ids) != size_of(site.table) or np.any(is_missing):
-        raise ValueError(f"groups of {site.name} lack an id; expected an id for each record, and none missing")
 
 
 def _check_same(site: Site, first: Site) -> None:

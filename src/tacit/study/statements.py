@@ -37,7 +37,7 @@ SAMPLED = (
 NOISE_BLIND = "Posterior intervals do not include the noise that was added."
 SCORED = (
     "Scores on held-out records, one in {count} on average, {paid}. Which ones are held out depends on each "
-    "record alone."
+    "{unit} alone."
 )
 PAID = "are private releases ({share:.3g}% of the budget)"
 FREE = "are the middle and half-width of the bounds, which are public"
@@ -102,7 +102,8 @@ def _scales(setup: Setup) -> Iterator[str]:
 
 def _scored(setup: Setup) -> Iterator[str]:
     if "evaluation" in setup.program.counts:
-        yield SCORED.format(count=HELD_OUT, paid=PAID.format(share=100 * setup.program.shares["evaluation"]))
+        paid = PAID.format(share=100 * setup.program.shares["evaluation"])
+        yield SCORED.format(unit=setup.plan.unit, count=HELD_OUT, paid=paid)
 
 
 def _trust(setup: Setup) -> Iterator[str]:

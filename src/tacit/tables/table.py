@@ -25,8 +25,9 @@ from tacit.tables.encoding import (
     refuse_unlabelled,
     target_of,
 )
-from tacit.tables.facts import Facts, label_text
+from tacit.tables.facts import Facts
 from tacit.tables.files import bookkeeping
+from tacit.tables.persons import persons_of
 from tacit.tables.remarks import id_columns, remarks_on
 
 Bounds = tuple[Any, Any] | Mapping[str, tuple[float, float]]
@@ -103,8 +104,7 @@ class Table:
             raise ValueError(
                 "a lower bound is not below its upper bound in single precision; expected finite pairs (low, high)"
             )
-        groups = None if groups is None else np.asarray(groups)
-        return cls(x, y, named, numbers, low, high, _maybe_tuple(classes), groups, notes, schema or {})
+        return cls(x, y, named, numbers, low, high, _maybe_tuple(classes), persons_of(groups), notes, schema or {})
 
     @classmethod
     def of_frame(
@@ -145,7 +145,7 @@ class Table:
             y, classes = encode_target(frame[target], target, target_of(model, facts), facts.classes)
         features = encode_columns(frame, kinds, "give them with --categories, or recode them")
         # By the id itself: a number by order of appearance would depend on the persons before.
-        groups = None if unit is None else np.array([label_text(value) for value in frame[unit]])
+        groups = None if unit is None else persons_of(frame[unit])
         table = cls._of_kinds(features, y, kinds, target, classes, facts, groups)
         more: dict[str, Any] = {"ids": id_columns(frame, names), "digests": digests_of(frame)}
         return replace(table, remarks=remarks_on(frame, names, target), **more)
