@@ -21,10 +21,12 @@ from tacit.study.statements import TWICE
 pytestmark = pytest.mark.xdist_group("clinics")
 
 BOUNDS = "\n[facts.bounds]\nage = [0, 110]\ndose = [-10, 10]\nvisits = [0, 20]\n"
+PAID = BOUNDS.replace("[0, 110]", '"paid"').replace("[-10, 10]", '"paid"')
 SEX = '\n[facts.categories]\nsex = ["F", "M"]\n'
 COLUMNS = {"columns": ["age", "sex"], "rounds": 6}
 LINEAR: dict[str, Any] = {"model": "linear", "target": "dose", **COLUMNS}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear, ranges and residual learned": (PAID + SEX, LINEAR),
     "linear, residual learned": (BOUNDS + SEX, LINEAR),
     "linear, site effects": (BOUNDS + SEX, LINEAR | {"site_effects": ["intercept", "age"]}),
     "linear by expectation propagation": (BOUNDS + SEX, LINEAR | {"method": "sep"}),
@@ -62,7 +64,7 @@ def prepare(clinics: Any, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["linear, residual learned", *(pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:])]
+    "case", ["linear, ranges and residual learned", *(pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:])]
 )
 def test_it_is_the_study_of_one_process_bit_for_bit(clinics: Any, case: str) -> None:
     prepare(clinics, case)

@@ -13,7 +13,7 @@ from tacit.files.study_file import StudyFile
 from tacit.privacy import filters
 from tacit.study.program import Program
 from tacit.study.setup import Setup
-from tacit.tables.facts import Facts
+from tacit.tables.facts import PAID, Facts
 from tacit.tables.table import Table
 
 EXAMPLE_SLOTS, EXAMPLE_PERSON = 1000, "person"  # if the study gives none
@@ -128,8 +128,9 @@ def _facts(facts: Facts) -> Iterator[str]:
     if facts.classes is not None:
         yield _line(("classes", facts.classes, "the first counts as 0"))
     for title, known in (("bounds", facts.bounds), ("categories", facts.categories)):
+        lines = (_line((name, PAID if value is None else value, "")) for name, value in known.items())
         if known:
-            yield from ("", f"[facts.{title}]", *(_line((name, value, "")) for name, value in known.items()))
+            yield from ("", f"[facts.{title}]", *lines)
 
 
 def _public_columns(study: StudyFile) -> tuple[list[str], Facts]:

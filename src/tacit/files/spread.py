@@ -10,7 +10,7 @@ import numpy as np
 from tacit.data import datasets, partition
 from tacit.files.forms import DataEntry, site_names
 from tacit.tables.digests import digests_of
-from tacit.tables.facts import Facts
+from tacit.tables.facts import PAID, Facts
 from tacit.tables.files import read_frame
 from tacit.tables.table import Table
 
@@ -94,7 +94,9 @@ def encoded_table(
     """A file's records, refused where a number has no public bounds. person: the column with each record's person."""
     table = Table.of_frame(frame, target, model, unit=person, columns=columns, facts=facts)
     ends = zip([table.names[j] for j in table.numbers], table.low[:-1], strict=True)
-    bare = [name for name, low in ends if np.isnan(low)]
+    bare = [name for name, low in ends if np.isnan(low) and name not in facts.bounds]
     if bare:
-        raise ValueError(f"column {bare[0]!r} has no bounds; give [low, high] in [facts.bounds], which are public")
+        raise ValueError(
+            f'column {bare[0]!r} has no bounds; give [low, high], which are public, or "{PAID}" in [facts.bounds]'
+        )
     return table

@@ -19,7 +19,7 @@ from tacit.study import own_models
 from tacit.study.charging import beside
 from tacit.study.plan import Plan
 from tacit.study.sites import Site, slots_by_size
-from tacit.tables.facts import Facts
+from tacit.tables.facts import PAID, Facts
 from tacit.tables.files import bookkeeping, read_frame
 from tacit.tables.table import Table
 
@@ -359,7 +359,8 @@ def _check_facts(given: StudyForm, facts: Facts) -> None:
             raise ValueError(f'facts: classes with model="{given.model}", whose target is a number; leave them out')
         if given.target not in facts.bounds:
             raise ValueError(
-                f"facts: no bounds of the target {given.target!r}; give [low, high] in [facts.bounds], which are public"
+                f"facts: no bounds of the target {given.target!r}; give [low, high], which are public, or "
+                f'"{PAID}" in [facts.bounds]'
             )
     elif facts.classes is not None and len(facts.classes) != 2 and given.link.target.has_two_classes:
         raise ValueError(f"facts: {len(facts.classes)} classes; expected 2 for a {given.model} model")

@@ -79,7 +79,7 @@ def check_sites(plan: Plan, sites: Sequence[Site], is_remote: bool) -> None:
     private = [math.isfinite(site.epsilon) for site in sites]
     if any(private) and not all(private):
         raise ValueError("some sites have an infinite epsilon and others not; give all a budget, or none")
-    _check_method(plan, sites, is_remote)
+    _check_method(plan, sites)
     _check_effects(plan, sites)
 
 
@@ -125,7 +125,7 @@ def _check_same(site: Site, first: Site) -> None:
         raise ValueError(words)
 
 
-def _check_method(plan: Plan, sites: Sequence[Site], is_remote: bool) -> None:
+def _check_method(plan: Plan, sites: Sequence[Site]) -> None:
     """Refuse a method that needs other sites, or bounds of columns that have none."""
     if plan.method_used == "sgld" and len(sites) > 1:
         raise ValueError(
@@ -138,8 +138,8 @@ def _check_method(plan: Plan, sites: Sequence[Site], is_remote: bool) -> None:
     first = sites[0].table
     ends = [*first.low[: len(first.numbers)], *(first.low[-1:] if plan.link.target.is_number else [])]
     is_free = plan.scaling == "bounds" or plan.is_published
-    if any(math.isnan(end) for end in ends) and (is_free or is_remote or plan.unit == "site"):
-        why = "scaling='bounds'" if is_free else "a study over a network" if is_remote else "unit='site'"
+    if any(math.isnan(end) for end in ends) and (is_free or plan.unit == "site"):
+        why = "scaling='bounds'" if is_free else "unit='site'"
         raise ValueError(f"{why} needs public bounds of every number (and of a numeric target); give bounds")
 
 

@@ -98,7 +98,8 @@ def public_kind(name: str, facts: Facts) -> dict[str, Any] | None:
     if name in facts.categories:
         return {"name": name, "kind": "category", "categories": list(facts.categories[name])}
     if name in facts.bounds:
-        return {"name": name, "kind": "number", "bounds": list(facts.bounds[name])}
+        ends = facts.bounds[name]
+        return {"name": name, "kind": "number", "bounds": None if ends is None else list(ends)}
     return None
 
 

@@ -12,12 +12,17 @@ import numpy as np
 
 from tacit.basics.toml_files import read_toml
 
+PAID = "paid"  # in place of public bounds: a private release finds the range, and part of the budget pays for it
+
 
 @dataclass(frozen=True)
 class Facts:
-    """What is public about the columns of a file: bounds of numbers, categories of others, classes of the target."""
+    """What is public about the columns of a file: bounds of numbers, categories of others, classes of the target.
 
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    Bounds that are None stand for a number whose range is paid for.
+    """
+
+    bounds: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
 
@@ -38,7 +43,12 @@ class Facts:
         limits, lists = dict(found.bounds), dict(found.categories)
         for text in bounds:
             name, _, pair = text.rpartition("=")
-            limits[name.strip()] = _pair(f"bounds={text!r}", pair.split(":"), '"column=low:high", as in "age=0:100"')
+            limits[name.strip()] = _ends(
+                f"bounds={text!r}",
+                pair.strip(),
+                pair.split(":"),
+                f'"column=low:high", as in "age=0:100", or "age={PAID}"',
+            )
         for text in categories:
             name, _, rest = text.partition("=")
             example = '"column=a,b", as in "sex=F,M"'
@@ -64,7 +74,12 @@ class Facts:
             raise ValueError(f"{what} has {odd!r}, which is not known in this form; expected {_FACTS_FORM}")
         return cls(
             {
-                name: _pair(f"{what}: bounds of {name!r}", pair if isinstance(pair, list) else [], "[low, high]")
+                name: _ends(
+                    f"{what}: bounds of {name!r}",
+                    pair,
+                    pair if isinstance(pair, list) else [],
+                    f'[low, high] or "{PAID}"',
+                )
                 for name, pair in bounds.items()
             },
             {
@@ -88,7 +103,9 @@ def split_list(text: str) -> list[str]:
         raise ValueError(f"{reprlib.repr(text)} is not a list ({error}); expected one line, as in a,b") from None
 
 
-def _pair(what: str, ends: Sequence[Any], expected: str) -> tuple[float, float]:
+def _ends(what: str, given: Any, ends: Sequence[Any], expected: str) -> tuple[float, float] | None:
+    if given == PAID:
+        return None
     try:
         low, high = map(float, ends)
     except (TypeError, ValueError, OverflowError):  # OverflowError: an integer larger than any float

@@ -25,7 +25,7 @@ from tacit.tables.encoding import (
     refuse_unlabelled,
     target_of,
 )
-from tacit.tables.facts import Facts
+from tacit.tables.facts import PAID, Facts
 from tacit.tables.files import bookkeeping
 from tacit.tables.persons import persons_of
 from tacit.tables.remarks import id_columns, remarks_on
@@ -168,8 +168,8 @@ class Table:
         bare = [name for name, kind in known.items() if kind is None]
         if bare:
             raise ValueError(
-                f"column {bare[0]!r} has neither bounds nor categories; give [low, high] in [facts.bounds], or a list "
-                "in [facts.categories], which are public"
+                f"column {bare[0]!r} has neither bounds nor categories; give [low, high] in [facts.bounds] or a list "
+                f'in [facts.categories], which are public, or "{PAID}" in [facts.bounds]'
             )
         link = target_of(model, facts)
         is_number = link.target.is_number
@@ -177,7 +177,9 @@ class Table:
             return cls._of_kinds(*_nothing(known), None, None, facts)
         check_classes(target, link, facts.classes)
         if is_number and target not in facts.bounds:
-            raise ValueError(f"target {target!r} has no bounds; give [low, high] in [facts.bounds], which are public")
+            raise ValueError(
+                f'target {target!r} has no bounds; give [low, high], which are public, or "{PAID}" in [facts.bounds]'
+            )
         if not is_number and facts.classes is None:
             raise ValueError(
                 f"target {target!r} has no classes; give its two labels as facts.classes, first the one that counts "
