@@ -84,7 +84,7 @@ def test_it_is_the_study_of_one_process_bit_for_bit(clinics: Any, case: str) -> 
 
 @pytest.mark.slow
 def test_so_it_is_by_secure_sums_with_a_residual(clinics: Any) -> None:
-    prepare(clinics, "linear, residual learned")
+    prepare(clinics, "linear, ranges and residual learned")
     introduce(clinics, **LINEAR)
     found = clinics.coordinate()
     sites, _ = clinics.study.gather()

@@ -328,7 +328,7 @@ class Access:
         """Access to `function(record)` in place of each record, such as a rescaled one.
 
         The function sees one record at a time, so a record still changes only its own contribution. It must not
-        close over private data or have a batching rule of its own (`custom_vmap`): nothing can check this.
+        close over private data or have a batching rule of its own (`custom_vmap`): nothing here checks this.
         """
         return replace(self, records=jax.vmap(jax.vmap(function))(self.records))
 
