@@ -53,7 +53,8 @@ from tacit.study.setup import Setup
 
 NAMES = ("north", "south", "east", "west", "centre")
 TAG = "TACIT_DRILL"  # in the environment of every process of a consortium: by it they are found, and ended
-XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"  # as the Makefile's QUICK
+# As the Makefile's QUICK.
+XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 POLL = 0.05  # seconds
 LONG = 180.0  # seconds to wait for something that is to come, on a machine that is busy
 TACIT = str(Path(sys.executable).with_name("tacit"))
