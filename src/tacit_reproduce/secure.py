@@ -54,7 +54,7 @@ def sums(quick: bool, seeds: int, track: Track) -> Result:
 
 
 def _draw(rows: list[Row]) -> Any:
-    words = (("accuracy", "accuracy on the test set, %"), ("log_likelihood", "mean test log-likelihood"))
+    words = (("accuracy", "accuracy on the test set"), ("log_likelihood", "mean test log-likelihood"))
     budgets = list(dict.fromkeys(row["budget"] for row in rows))
     wanted = [(budget, name, label) for name, label in words for budget in budgets]
     axes = panels(*((f"ε = {budget:g}", "distribution of records", label) for budget, _, label in wanted))
