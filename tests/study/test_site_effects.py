@@ -284,3 +284,19 @@ def test_random_intercepts_of_thirty_sites_are_those_of_a_mixed_model_without_pr
 def _score(posterior: Posterior, sites: list[tuple[np.ndarray, np.ndarray]]) -> float:
     scores = [np.log(np.where(y > 0.5, chance, 1 - chance)) for x, y in sites for chance in [posterior.predict(x)]]
     return float(np.mean([np.mean(score) for score in scores]))
+
+
+def test_arviz_gets_each_site_s_deviations_and_the_spread_by_name() -> None:
+    data = federate(PLAN, make_sites(), insecure_seed=1).posterior.to_arviz(draws=500, chains=2).posterior
+    effects = federate(PLAN, make_sites(), insecure_seed=1).posterior.site_effects
+    assert effects is not None
+    assert data["deviations"].dims == ("chain", "draw", "site", "effect")
+    assert list(data["site"].values) == [site.name for site in make_sites()]
+    for row in effects.summary():
+        drawn = data["deviations"].sel(site=row["site"], effect=row["name"]).values
+        assert drawn.mean() == pytest.approx(row["mean"], abs=5 * row["sd"] / 1000**0.5)
+        assert drawn.std() == pytest.approx(row["sd"], rel=0.15)
+    for row in effects.spread(0.9):
+        drawn = data["spread"].sel(column=row["name"]).values
+        assert drawn.mean() == pytest.approx(row["mean"], rel=0.3)
+        assert drawn.min() > 0

@@ -209,7 +209,8 @@ class Posterior:
     def to_arviz(self, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any:
         """Draws as ArviZ's InferenceData, with the statement among its attributes.
 
-        If the method samples, they are its chains, unchanged; draws, chains and seed are then ignored.
+        If the method samples, they are its chains, unchanged; draws, chains and seed are then ignored. Site effects are
+        `deviations` and `spread`, each of which is drawn by itself (`BetweenSites.draws`).
         """
         try:
             import arviz
@@ -225,6 +226,16 @@ class Posterior:
             found[name] = values
             coords[f"{name}_name"] = list(self.blocks[name].names)
             dims[name] = [f"{name}_name"]
+        if self.site_effects is not None:
+            more = self.site_effects.draws(draws * chains, seed + 1)
+            found |= {name: values.reshape(chains, draws, *values.shape[1:]) for name, values in more.items()}
+            names = next(iter(self.site_effects.deviations.values())).names
+            coords |= {
+                "site": list(self.site_effects.sites),
+                "effect": list(names),
+                "column": list(self.site_effects.columns),
+            }
+            dims |= {"deviations": ["site", "effect"], "spread": ["column"]}
         data = arviz.from_dict(posterior=found, coords=coords, dims=dims)
         data.attrs["tacit_statement"] = json.dumps(self.statement)
         return data

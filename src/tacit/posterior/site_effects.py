@@ -67,6 +67,18 @@ class BetweenSites:
                 found[name].append({"site": site, "mean": mean, "low": mean - width * sd, "high": mean + width * sd})
         return found
 
+    def draws(self, count: int, seed: int) -> dict[str, np.ndarray]:
+        """Draws of the deviations (count, sites, columns) and of the spread (count, columns), each by itself.
+
+        Those of a site belong together. Those of two sites, or of a site and the spread, are drawn apart, so only each
+        one's own distribution is that of the posterior.
+        """
+        generator = np.random.default_rng(seed)
+        deviations = [block.sample(generator, count) for block in self.deviations.values()]
+        pairs = zip(self.spread_values, self.spread_weights, strict=True)
+        spread = [generator.choice(values, count, p=weights / weights.sum()) for values, weights in pairs]
+        return {"deviations": np.stack(deviations, axis=1), "spread": np.stack(spread, axis=1)}
+
     # --- As plain data ----------------------------------------------------------------------------------------------
 
     def to_plain(self) -> dict[str, Any]:
