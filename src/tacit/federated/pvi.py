@@ -35,6 +35,7 @@ from tacit.privacy.released import Released
 from tacit.solvers.base import Solver, Target
 
 LEAST_PRECISION = 0.1  # of q, as a share of the prior's: data may make q somewhat less certain than the prior
+PRIOR_STEPS = 32  # halve the distance each, once the width is q's own: to rounding
 LEAST_TOLD = 1e-5  # of the prior's covariance: what rounding leaves in directions about which data say nothing
 POINTS = 64  # pairs of points at which a prior outside the family is evaluated
 
@@ -107,8 +108,9 @@ class PVI:
 
     prior: in the family of q. likelihood: of one record, as solvers use it. solvers: what a site may run; `kinds` says
     which of them at its first, second, ... update, and `damping` the ρ of each; the last entry holds for all later
-    updates. noise: needed by solvers that release noised curvature (`NaturalStep`). prior_steps: how often a prior
-    outside the family (a likelihood with `log_prior_correction`) is refined between rounds. units: the sizes of a
+    updates. noise: needed by solvers that release noised curvature (`NaturalStep`). prior_steps: in how many steps the
+    coordinator refines a prior outside the family (a likelihood with `log_prior_correction`) between rounds; with 0 the
+    solver takes that prior as it is, which is exact and for one site only. units: the sizes of a
     typical record's slope and curvature, for solvers that clip relative to them. near: the mean at which the
     coordinator begins, by default the prior's. start: where solvers begin as long as nothing is known, by default at q.
     """
@@ -119,7 +121,7 @@ class PVI:
     kinds: tuple[int, ...] = (0,)
     damping: tuple[float, ...] = (1.0,)
     noise: Noise | None = None
-    prior_steps: int = 4
+    prior_steps: int = PRIOR_STEPS
     units: tuple[Any, Any] = (1.0, 1.0)
     near: Any = None
     start: Any = None
@@ -173,7 +175,8 @@ class PVI:
         return self.kinds[min(count, len(self.kinds) - 1)]
 
     def site_step(self, key: Array, state: SiteState, content: Tree, access: Access, kind: int) -> Released[SiteState]:
-        target = Target(quotient(content, state.factor), self._begin(content), self.likelihood, corrects_prior=False)
+        cavity, exact = quotient(content, state.factor), self.prior_steps == 0
+        target = Target(cavity, self._begin(content), self.likelihood, corrects_prior=exact)
         memory = state.memory or self.site_init().memory
 
         def refine(new: Tree, own: Tree = ()) -> SiteState:
@@ -243,15 +246,34 @@ class PVI:
     def _aggregate(self, state: CoordinatorState, rho: Array, turn: Array) -> CoordinatorState:
         if self.noise is not None:
             return self._aggregate_noised(state, self.noise, rho, turn)
-        correction = getattr(self.likelihood, "log_prior_correction", None)
-        q, refined, raw = state.q, state.refined, state.q
-        for _ in range(1 if correction is None else self.prior_steps):
-            if correction is not None:
-                refined = power(product(refined, _expansion(q, correction)), 0.5)
-            raw = product(self.prior, refined, state.total)
-            proper = project(raw, power(self.prior, LEAST_PRECISION))
-            q = over_parts(raw, partial(_held, rho), proper, q, state.own)
+        refined = self._refined(state)
+        raw = product(self.prior, refined, state.total)
+        q = over_parts(raw, partial(_held, rho), self._proper(raw), state.q, state.own)
         return replace(state, q=q, refined=refined, own=quotient(q, raw))
+
+    def _proper(self, raw: Tree) -> Tree:
+        return project(raw, power(self.prior, LEAST_PRECISION))
+
+    def _refined(self, state: CoordinatorState) -> Tree:
+        """The family's member in place of the prior, relative to `prior`.
+
+        r ← (r · expansion at q)^½ with q = prior · r · total
+
+        The first expansions are over less than q's width: over a wide q, a prior of a logarithm is as steep as it is at
+        its worst point. One that is not finite is left out.
+        """
+        correction = getattr(self.likelihood, "log_prior_correction", None)
+        if correction is None or self.prior_steps == 0:
+            return state.refined
+
+        def refine(step: Array, refined: Tree) -> Tree:
+            width = jnp.minimum(1, 2 * (step + 1) / self.prior_steps)
+            q = self._proper(product(self.prior, refined, state.total))
+            new = power(product(refined, _expansion(q, correction, width)), 0.5)
+            is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(new)]))
+            return jax.tree.map(partial(jnp.where, is_finite), new, refined)
+
+        return jax.lax.fori_loop(0, self.prior_steps, refine, state.refined)
 
     def _aggregate_noised(self, state: CoordinatorState, noise: Noise, rho: Array, turn: Array) -> CoordinatorState:
         """Aggregate where the precision is noised: shrink it, then raise it by a share of the noise."""
@@ -322,8 +344,10 @@ def _dot(a: Array, b: Array) -> Array:
     return a @ b if a.ndim == 2 else a * b
 
 
-def _expansion(q: Tree, function: Any) -> Tree:
+def _expansion(q: Tree, function: Any, width: Array) -> Tree:
     """exp(function) as a factor: its second-order expansion, averaged over q, with a diagonal precision.
+
+    width: the share of q's standard deviations over which it is averaged.
 
     By Stein's identity E[∂²f/∂θ_i²] = E[∂f/∂θ_i (θ_i - m_i)] / σ_i², so gradients suffice. The points are ± pairs of
     a Sobol sequence, so the coordinator needs no key.
@@ -338,16 +362,20 @@ def _expansion(q: Tree, function: Any) -> Tree:
     noises = treedef.unflatten(jnp.split(points, places, axis=1))
 
     def move(noise: Tree) -> Tree:
-        return over_parts(q, lambda part, e: part.mean + part.standard_deviation * e, noise)
+        return over_parts(q, lambda part, e: part.mean + _narrowed(part, width) * e, noise)
 
     gradients = jax.vmap(lambda noise: jax.grad(function)(move(noise)))(noises)
 
     def factor(part: Any, slopes: Array, noise: Array) -> Any:
-        precision = -jnp.mean(slopes * noise, axis=0) / part.standard_deviation
+        precision = -jnp.mean(slopes * noise, axis=0) / _narrowed(part, width)
         weight = jnp.mean(slopes, axis=0) + precision * part.mean
         return replace(part, precision_mean=weight, precision=_like(precision, part.precision))
 
     return over_parts(q, factor, gradients, noises)
+
+
+def _narrowed(part: Any, width: Array) -> Array:
+    return part.standard_deviation * width.astype(part.precision_mean.dtype)
 
 
 def _like(diagonal: Array, precision: Array) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from tacit.families import DiagonalGaussian, over_parts
-from tacit.federated.pvi import PVI, Noise
+from tacit.federated.pvi import PRIOR_STEPS, PVI, Noise
 from tacit.federated.sampling import Sampling
 from tacit.federated.site_effects import SiteEffects
 from tacit.federated.tied import Central, Whole
@@ -165,7 +165,8 @@ class Inference:
         levels = None if isinstance(self.mechanisms["gradients"], Exact) else self.setup.releases.levels
         steps = program.steps if levels is None else levels.steps
         solver = VI(steps, _optimiser(vi.optimiser, rate), average=average, adaptive=adaptive)
-        return PVI(model.prior, model, (solver,), damping=(self._damping(sites),), start=start)
+        damping, prior_steps = (self._damping(sites),), 0 if sites == 1 else PRIOR_STEPS
+        return PVI(model.prior, model, (solver,), damping=damping, prior_steps=prior_steps, start=start)
 
     def _damping(self, sites: int) -> float:
         if self.setup.plan.vi.damping is not None:
@@ -181,7 +182,7 @@ class Inference:
             return None if plan.is_published else model.prior.of(jnp.zeros_like(model.prior.mean), START_SD)
         if hasattr(model, "start"):
             return model.start(insecure_key(plan.schedule_seed))
-        return model.prior
+        return over_parts(model.prior, _narrow)
 
     def _sampling(self, near: Any) -> Sampling:
         """Langevin dynamics, with a step size set by the largest curvature that records may have."""
@@ -207,6 +208,12 @@ class Inference:
         if noise == 0:
             return STEP_SHARES[1]
         return min(max(4 * self.setup.units * largest * curvature / noise**2, STEP_SHARES[0]), STEP_SHARES[1])
+
+
+def _narrow(part: Any) -> Any:
+    """A family around its mean: a wide prior, of a logarithm above all, is too steep to begin at."""
+    narrow = DiagonalGaussian.of(part.mean, jnp.minimum(part.standard_deviation, START_SD))
+    return narrow if isinstance(part, DiagonalGaussian) else narrow.full()
 
 
 @cache
