@@ -189,7 +189,7 @@ SLOW_FITS: dict[str, Callable[[Path], Seen]] = {
     "a mixture by ep": functools.partial(own, method="ep", steps=3),
     "a logistic model of one's own": functools.partial(own, model="regression"),
     "scales by bounds": fits(bounds=True, scaling="bounds"),
-    "probit, adaptive": fits(model="probit", clip="adaptive", steps=3),
+    "probit, adaptive": fits(model="probit", method="vi", clip="adaptive", steps=3),
     "samples, by Adam": fits(bounds=True, steps=3, sampling_rate=0.5, learning_rate=0.02),
     "softmax": fits(model="softmax", steps=3),
     "softmax by sgld": fits(model="softmax", **SHORT),

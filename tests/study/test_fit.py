@@ -277,7 +277,7 @@ def test_a_model_of_ones_own_sees_its_records_as_they_are():
         ({"steps": 1}, "steps=1"),
         ({"method": "mcmc"}, "method='mcmc'; expected one of natural, vi, ep, sep, sgld"),
         ({"method": "sgld", "steps": 1}, "steps=1; expected at least 2"),
-        ({"method": "ep", "clip": "adaptive"}, "use method='vi'"),
+        ({"method": "ep", "clip": "adaptive"}, "give method='vi'"),
         ({"method": "sep", "model": "softmax", "classes": (0, 1)}, "needs moments"),
         ({"names": ["a"]}, "names for 2 columns"),
         ({"indicators": ["z"]}, "no column is named 'z'"),

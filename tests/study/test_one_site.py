@@ -162,8 +162,8 @@ def of_one_site(model: Any, data: Any, *budget: float, **settings: Any) -> Any:
     [
         ({"rouds": 3}, "'rouds' is not known there; expected rounds"),
         ({"steps": 3, "rounds": 3}, "steps=3 with rounds=3; expected one of them"),
-        ({"method": "natural", "clip": "adaptive"}, "use method='vi'"),
-        ({"method": "natural", "learning_rate": 0.1}, "use method='vi'"),
+        ({"method": "natural", "clip": "adaptive"}, "give method='vi'"),
+        ({"method": "natural", "learning_rate": 0.1}, "give method='vi'"),
         ({"secure_sum": True}, "sites"),
         ({"evaluation": 0.9}, "evaluation=0.9; expected a number of at least 0 and below 0.75"),
         ({"most_records": 2}, 'unit = "person"'),
@@ -186,3 +186,16 @@ def test_a_fit_and_the_studies_of_its_records_share_a_ledger(tmp_path: Path) -> 
     assert {entry.study.partition("-")[0] for entry in found.entries()} == {"fit", "study"}
     with pytest.raises(ValueError, match="is spent and"):
         tacit.fit("logistic", (X, LABELS), 1.0, 1e-5, **PUBLIC, rounds=3, ledger=path, insecure_seed=1)
+
+
+def test_persons_of_data_by_site_are_those_of_sites() -> None:
+    """`federate` takes ids beside data, by site or in order, as `fit` does."""
+    parts = {"north": (X[:30], LABELS[:30]), "south": (X[30:60], LABELS[30:60])}
+    ids = {name: [f"p{j // 2}" for j in range(30)] for name in parts}
+    more: dict[str, Any] = PUBLIC | {"rounds": 2, "most_records": 2, "insecure_seed": 1}
+    by_name = tacit.federate("logistic", parts, 2.0, 1e-3, groups=ids, **more).posterior
+    in_order = tacit.federate("logistic", parts, 2.0, 1e-3, groups=list(ids.values()), **more).posterior
+    np.testing.assert_array_equal(by_name.coefficients.mean, in_order.coefficients.mean)
+    assert by_name.statement["unit"] == "person"
+    with pytest.raises(ValueError, match="groups are of"):
+        tacit.federate("logistic", parts, 2.0, 1e-3, groups={"north": ids["north"]}, **more)

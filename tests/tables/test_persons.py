@@ -27,7 +27,7 @@ def test_an_id_is_the_same_in_every_container(ids: object) -> None:
     assert found.tolist() == ["3", "1", "2"]
 
 
-@pytest.mark.parametrize("missing", [None, np.nan, pandas.NA, pandas.NaT, np.datetime64("NaT")])
+@pytest.mark.parametrize("missing", [None, "", " ", np.nan, pandas.NA, pandas.NaT, np.datetime64("NaT")])
 def test_a_missing_id_is_refused_beside_words_too(missing: object) -> None:
     with pytest.raises(ValueError, match="groups lack an id"):
         persons_of(["p", missing])

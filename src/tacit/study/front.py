@@ -119,6 +119,7 @@ def federate(
     *,
     out: Path | None = None,
     test: Table | None = None,
+    groups: Any = None,
     slots: int | None = None,
     insecure_seed: int | None = None,
     observe: Observer = lambda phase, done, total, spent: None,
@@ -143,6 +144,8 @@ def federate(
         privacy and there are no ledgers.
     out : the folder of the study, in which it can be resumed; each site has a folder there with its ledger and store.
     test : public records to score the posterior on after every round.
+    groups : an id for each record, by site or in the order of the sites, if `sites` are data. All records of one id at
+        a site are then the unit of privacy.
     slots : the public number of slots of each site; by default the size of the largest site of similar size.
     insecure_seed : repeatable noise from a seed, which is not private.
     observe : called as `observe(phase, done, total, spent)` as the study moves on.
@@ -171,11 +174,13 @@ def federate(
     >>> found.posterior.predict([[-0.9], [0.9]]).round().tolist()
     [0.0, 1.0]
     """
-    plan = plan_of(plan, settings)
-    notes += words_of(settings.get("policy"))
     facts = {"names": names, "indicators": indicators, "bounds": bounds}
     facts |= {"target_bounds": target_bounds, "classes": classes}
-    clinics = _sites(plan.model, sites, epsilon, delta, facts)
+    clinics = _sites(plan.model if isinstance(plan, Plan) else plan, sites, epsilon, delta, groups, facts)
+    if groups is not None and not isinstance(plan, Plan):
+        settings.setdefault("unit", "person")
+    plan = plan_of(plan, settings)
+    notes += words_of(settings.get("policy"))
     with _host(plan, clinics, out, insecure_seed, notes, slots) as host:
         watched: dict[str, Any] = {"observe": _watching(observe), "show": show}
         return coordinate(host.setup, host.folder, host, test=test, at_least=at_least, say=say, **watched)
@@ -209,19 +214,29 @@ def _watching(observe: Observer) -> Watcher:
 # --- What is given --------------------------------------------------------------------------------------------------
 
 
-def _sites(model: Any, sites: Any, epsilon: float | None, delta: float | None, facts: dict[str, Any]) -> list[Site]:
+def _sites(
+    model: Any, sites: Any, epsilon: float | None, delta: float | None, groups: Any, facts: dict[str, Any]
+) -> list[Site]:
     """The sites, from sites or from the data of each."""
     if not isinstance(sites, Mapping):
         sites = list(sites)
         if all(isinstance(site, Site) for site in sites):
-            if (epsilon, delta) != (None, None):
-                raise ValueError("epsilon and delta with sites that have their own; leave them out, or give data")
+            if (epsilon, delta, groups) != (None, None, None):
+                raise ValueError(
+                    "epsilon, delta and groups with sites that have their own; leave them out, or give data"
+                )
             return sites
         width = len(str(len(sites)))
         sites = {f"site-{m + 1:0{width}d}": data for m, data in enumerate(sites)}
     if epsilon is None or delta is None:
         raise ValueError("sites are data without a budget; give epsilon and delta for all of them, or a Site for each")
-    return [Site(str(name), _records(model, data, **facts), float(epsilon), delta) for name, data in sites.items()]
+    persons = groups if isinstance(groups, Mapping) else dict(zip(sites, groups or (), strict=False))
+    if groups is not None and set(persons) != set(sites):
+        raise ValueError(f"groups are of {sorted(map(str, persons))}; expected those of {', '.join(map(str, sites))}")
+    return [
+        Site(str(name), _records(model, data, **facts), float(epsilon), delta, groups=persons.get(name))
+        for name, data in sites.items()
+    ]
 
 
 def _records(

@@ -1,5 +1,6 @@
 """Settings of a plan as arguments of a call: those of `Plan` by name, and shorter words for those of its solver."""
 
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from tacit.study.plan import AdjacencyName, Plan, Unit, VISettings
@@ -13,7 +14,7 @@ class Settings(TypedDict, total=False):
 
     Shorter words, which go where the method has them: `steps` (rounds of gradients, or the noised steps of an update),
     `clip` ("adaptive" follows the gradients, at the same price), `sampling_rate`, `learning_rate` and `optimiser`.
-    `policy` may also be a `Policy`.
+    `policy` may also be a `Policy`, or the path of its file.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Settings(TypedDict, total=False):
     prior_deviation: float
     noise_scale: float | None
     scaling: Literal["moments", "bounds"]
-    policy: Policy | dict[str, float] | None
+    policy: Policy | dict[str, float] | str | Path | None
     clip: float | Literal["adaptive"] | None
     sampling_rate: float | None
     evaluation: float
@@ -61,9 +62,7 @@ def plan_of(model: Any, settings: Settings, name: str | None = None) -> Plan:
     shorter = {word: given.pop(word, None) for word in SHORTER}
     shorter = {word: value for word, value in shorter.items() if value is not None}
     _check_shorter(shorter, given)
-    policy = given.pop("policy", None)
-    if shorter.keys() & {"learning_rate", "optimiser"} or shorter.get("clip") == "adaptive":
-        given["method"] = given.get("method") or (model.method if isinstance(model, Plan) else None) or "vi"
+    policy = _policy_of(given.pop("policy", None))
     if isinstance(model, Plan):
         plan = model.replace(**given)
     else:
@@ -74,8 +73,14 @@ def plan_of(model: Any, settings: Settings, name: str | None = None) -> Plan:
     return plan if policy is None else plan.replace(policy=policy)
 
 
+def _policy_of(policy: Any) -> Any:
+    """A policy, read from its file if it is a path."""
+    return Policy.read(Path(policy)) if isinstance(policy, str | Path) else policy
+
+
 def words_of(policy: Any) -> tuple[str, ...]:
     """The remark of a statement on a policy that was given."""
+    policy = _policy_of(policy)
     if not isinstance(policy, Policy):
         return ()
     return (f"Settings come from a policy that was given ({policy.words}), which is treated as public.",)
@@ -85,11 +90,6 @@ def _check_shorter(shorter: dict[str, Any], given: dict[str, Any]) -> None:
     clip, steps, method = shorter.get("clip"), shorter.get("steps"), given.get("method")
     if isinstance(clip, str) and clip != "adaptive":
         raise ValueError(f"clip={clip!r}; expected a number above 0, 'adaptive', or None for the policy's")
-    needs_vi = clip == "adaptive" or "optimiser" in shorter
-    if (needs_vi and method not in (None, "vi")) or ("learning_rate" in shorter and method in ("natural", "ep", "sep")):
-        raise ValueError(
-            f"method={method!r} takes neither clip='adaptive' nor an optimiser or a learning rate; use method='vi'"
-        )
     if steps is not None and given.get("rounds") is not None and method in (None, "natural"):
         raise ValueError(f"steps={steps} with rounds={given['rounds']}; expected one of them")
 
@@ -98,7 +98,13 @@ def _solved(plan: Plan, shorter: dict[str, Any]) -> Plan:
     """The plan with the settings of its solver."""
     if not shorter:
         return plan
-    steps = shorter.get("steps")
+    steps, method = shorter.get("steps"), plan.method_used
+    needs_vi = shorter.get("clip") == "adaptive" or "optimiser" in shorter
+    if (needs_vi and method != "vi") or ("learning_rate" in shorter and method not in ("vi", "sgld")):
+        raise ValueError(
+            f"method={method!r} takes neither clip='adaptive' nor an optimiser or a learning rate; give method='vi', "
+            "or leave them out"
+        )
     if plan.is_natural:
         if steps is not None and steps < LEAST_STEPS:
             raise ValueError(f"steps={steps}; expected at least {LEAST_STEPS}, one after each release of curvature")

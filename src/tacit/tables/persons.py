@@ -30,4 +30,4 @@ def persons_of(groups: Any) -> np.ndarray | None:
 
 
 def _is_missing(one: Any) -> bool:
-    return one is None or (np.ndim(one) == 0 and bool(pandas.isna(one)))
+    return one is None or (isinstance(one, str) and not one.strip()) or (np.ndim(one) == 0 and bool(pandas.isna(one)))
