@@ -1,7 +1,8 @@
 """Heart Disease at four hospitals with site effects: prints the posterior, and draws docs/pictures/site-effects.png.
 
-    python examples/site_effects.py [PICTURE.png]
+    TACIT_DATA=FOLDER python examples/site_effects.py [PICTURE.png]
 
+FOLDER has UCI's files processed.HOSPITAL.data; without it they are downloaded.
 Each hospital keeps its records. The noise is seeded, so that the picture can be drawn again; leave the seed out with
 records that are private. The open circles are of the same study without privacy, which only public records allow.
 """
