@@ -270,7 +270,7 @@ def test_predictions_are_those_of_the_posterior_and_the_target_is_not_read(
     ("model", "target", "columns"),
     [
         ("linear", "pressure", ["mean", "low", "high"]),
-        ("poisson", "visits", ["mean", "low", "high"]),
+        pytest.param("poisson", "visits", ["mean", "low", "high"], marks=pytest.mark.slow),
         ("softmax", "stage", ["probability_early", "probability_mid", "probability_late", "predicted"]),
     ],
 )

@@ -222,7 +222,13 @@ def test_elsewhere_each_stage_is_a_line_on_standard_error() -> None:
     assert done.stderr == b"0:00 Learning [b]all[/b]\na line\n"
 
 
-@pytest.mark.parametrize("closed", ["2>&1 >result | head -c 1", ">result 2>&-"], ids=["broken pipe", "closed"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        pytest.param("2>&1 >result | head -c 1", marks=pytest.mark.slow, id="broken pipe"),
+        pytest.param(">result 2>&-", id="closed"),
+    ],
+)
 def test_a_result_that_was_paid_for_is_not_lost_to_a_closed_standard_error(tmp_path: Path, closed: str) -> None:
     (tmp_path / "records.csv").write_text("x,y\n" + "0.5,1\n0.4,0\n" * 50)
     words = "fit records.csv --target y --epsilon 1 --delta 1e-3 --bounds x=0:1 --classes 0,1 --json --insecure-seed 1"

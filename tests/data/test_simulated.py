@@ -7,7 +7,9 @@ import tacit
 from tacit.data.simulated import Task, simulate
 
 
-@pytest.mark.parametrize("model", ["linear", "logistic", "probit", "poisson"])
+@pytest.mark.parametrize(
+    "model", ["logistic", *(pytest.param(model, marks=pytest.mark.slow) for model in ("linear", "probit", "poisson"))]
+)
 def test_the_truth_is_behind_the_records(model):
     """Without privacy 5,000 records find it: within five deviations in all coefficients (a false alarm in 1e5)."""
     task = Task(model, 5000, 3, (3,), signal=0.8, balance=2.0 if model == "poisson" else 0.3, skew=0.0)

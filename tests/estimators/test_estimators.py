@@ -105,7 +105,7 @@ def is_near(estimator, coefficients: np.ndarray, intercept: float) -> bool:
     return bool(np.all(np.abs(block.mean - [intercept, *coefficients]) < 4 * block.standard_deviation))
 
 
-@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("bounded", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_linear_regression_recovers_coefficients_at_epsilon_one(bounded):
     X, linear = people(20_000)
     y = 2 * linear + np.random.default_rng(5).normal(0, 1, len(linear))
@@ -123,7 +123,7 @@ def test_linear_regression_recovers_coefficients_at_epsilon_one(bounded):
     assert estimator.epsilon_ <= 1
 
 
-@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("bounded", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_poisson_regression_recovers_coefficients_at_epsilon_one(bounded):
     X, linear = people(20_000)
     y = np.random.default_rng(5).poisson(np.exp(linear / 2 + 1))
@@ -211,6 +211,7 @@ def test_slots_may_be_public_in_place_of_the_number_of_records():
     assert PrivateLinearRegression(**given | {"target_bounds": (-9, 9)}).fit(X, linear).posterior_.plan is not None
 
 
+@pytest.mark.slow
 def test_a_pipeline_a_cross_validation_and_a_search_run():
     X, linear = people(3000)
     y = answers(linear)

@@ -143,6 +143,7 @@ def spread_of(algorithm: SiteEffects, state: EffectsState) -> float:
     return float(jnp.sum(found.grid * found.weights))
 
 
+@pytest.mark.slow
 def test_privacy_noise_is_not_taken_for_a_spread_between_sites() -> None:
     """25 sites that do not differ, and noise that moves each intercept by .4.
 

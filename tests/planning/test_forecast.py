@@ -63,6 +63,7 @@ def test_the_forecast_of_a_study_is_near_what_studies_come_to(epsilon):
     assert abs(likelihood - row["log_likelihood_loss"]) < 0.03
 
 
+@pytest.mark.slow
 def test_the_rounds_are_the_policys_unless_some_are_given():
     question = replace(SMALL, records=60, rounds=())
     (count,) = {row["rounds"] for row in forecast(question, Policy({"logistic": replace(PLAIN, rounds=3)}))}

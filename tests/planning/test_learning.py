@@ -47,6 +47,7 @@ def test_a_trial_is_what_fit_does(batch):
     assert abs(np.mean(other) - np.mean(fits)) > 4 * error + 0.003  # with other noise the test would fail
 
 
+@pytest.mark.slow
 def test_a_trial_of_many_sites_is_what_a_study_of_them_does(batch):
     """Ten studies of sites of 50, 100 and 150 records, and ten trials at √3 times the noise, on one task."""
     data, cuts = simulate(TASK, 0, 400), (slice(0, 50), slice(50, 150), slice(150, 300))
@@ -128,6 +129,7 @@ def test_learning_is_never_worse_than_its_start_and_mends_a_bad_one(batch):
         learn("logistic", lesson, 0)
 
 
+@pytest.mark.slow
 def test_poor_coverage_costs_and_public_tables_have_none(batch, monkeypatch):
     lesson = Lesson((batch,), (batch.exact(),), ((Spending(4.0),),), 2, "a test")
     data = simulate(TASK, 0, 400)

@@ -568,7 +568,7 @@ def test_bad_settings_are_refused_with_their_value(make, words):
 # --- Sums in parts -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("units", [1, 7, 20, 21])
+@pytest.mark.parametrize("units", [7, 21, *(pytest.param(units, marks=pytest.mark.slow) for units in (1, 20))])
 @pytest.mark.parametrize("mechanism", [SubsampledGaussian(1.0, 2.0), SubsampledGaussian(1.0, 2.0, 0.4)])
 @pytest.mark.parametrize("most_records", [1, 3])
 def test_a_sum_in_parts_is_to_the_bit_the_sum_in_one(monkeypatch, units, mechanism, most_records):

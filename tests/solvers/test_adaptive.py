@@ -116,7 +116,9 @@ def test_thresholds_and_decay_are_the_optimisers_and_cost_nothing():
 
 
 def test_a_fit_takes_it_by_name():
-    posterior = tacit.fit("logistic", (X, Y), 5.0, 1e-5, bounds=(-10, 10), clip="adaptive", steps=60, insecure_seed=1)
+    posterior = tacit.fit(
+        "logistic", (X, Y), 5.0, 1e-5, bounds=(-10, 10), method="vi", clip="adaptive", steps=60, insecure_seed=1
+    )
     assert posterior.plan["vi"]["is_adaptive"]
     assert posterior.plan["method"] == "vi"
     assert posterior.epsilon <= 5.0

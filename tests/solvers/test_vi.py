@@ -80,7 +80,7 @@ def nuts(model, records):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("glm", GLMS)
+@pytest.mark.parametrize("glm", [GLMS[0], *(pytest.param(glm, marks=pytest.mark.slow) for glm in GLMS[1:])])
 def test_a_posterior_without_noise_agrees_with_nuts(glm):
     """Means within 0.1 sd (and 3 standard errors of NUTS); mean-field sds are those of the conditionals."""
     model = glm(DiagonalGaussian.standard(DIMENSION))
@@ -103,7 +103,9 @@ def test_a_posterior_without_noise_agrees_with_nuts(glm):
 
 
 @pytest.mark.parametrize("glm", GLMS)
-@pytest.mark.parametrize("mechanism", [tacit.Exact(), tacit.SubsampledGaussian(0.7, 0.5, 0.3)])
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param(tacit.Exact(), marks=pytest.mark.slow), tacit.SubsampledGaussian(0.7, 0.5, 0.3)]
+)
 def test_the_linear_path_is_the_dense_path_to_rounding(glm, mechanism):
     """The same quadrature, differentiated per record by JAX: equal sums, so equal norms and clips too."""
     model = glm(DiagonalGaussian.standard(DIMENSION))

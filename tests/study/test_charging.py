@@ -162,7 +162,7 @@ def test_a_posterior_that_is_not_finite_is_in_the_ledger_and_the_error_says_what
     with pytest.raises(
         ValueError, match=r"not finite, and ε = 0\.99\d* was spent on it, which the ledger ward"
     ) as error:
-        fit(ledger=path, budget_epsilon="first", learning_rate=1e30, steps=5)
+        fit(ledger=path, budget_epsilon="first", method="vi", learning_rate=1e30, steps=5)
     entry = Ledger.open(path).entries()[-1]
     assert entry.study in str(error.value)
     assert 0.99 < entry.spent < 1.2

@@ -38,7 +38,9 @@ def public(link: str) -> dict:
     return {"bounds": BOUNDS, "target_bounds": ends, "classes": (0, 1, 2) if link == "softmax" else None}
 
 
-@pytest.mark.parametrize("link", ["linear", "logistic", "probit", "poisson"])
+@pytest.mark.parametrize(
+    "link", ["logistic", *(pytest.param(link, marks=pytest.mark.slow) for link in ("linear", "probit", "poisson"))]
+)
 def test_a_fit_finds_the_coefficients_within_its_own_intervals_and_its_budget(link):
     """Ten seeds, 99.9 % intervals: one of thirty misses at the most, unless something is wrong."""
     misses = 0
@@ -143,7 +145,7 @@ CONFIGURATIONS = [
     ("logistic", {"sampling_rate": 0.5, "steps": 6}),
     ("probit", {"steps": 5, "clip": 3.0}),
     ("softmax", {"steps": 20}),
-    ("logistic", {"learning_rate": 0.05, "steps": 20}),
+    ("logistic", {"method": "vi", "learning_rate": 0.05, "steps": 20}),
 ]
 
 

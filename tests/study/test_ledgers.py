@@ -210,7 +210,10 @@ def test_a_plan_of_many_numbers_costs_what_its_receipts_cost():
 # --- A study of many phases ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"secure_sum": True}], ids=["own noise", "secure sums"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param({}, id="own noise"), pytest.param({"secure_sum": True}, id="secure sums", marks=pytest.mark.slow)],
+)
 def test_a_study_that_stops_in_any_phase_goes_on_and_is_charged_as_one_that_does_not(tmp_path, more):
     """A linear study learns its residual in between: rounds of two phases of inference count together."""
     rng = np.random.default_rng(0)

@@ -287,8 +287,8 @@ def _score(posterior: Posterior, sites: list[tuple[np.ndarray, np.ndarray]]) -> 
 
 
 def test_arviz_gets_each_site_s_deviations_and_the_spread_by_name() -> None:
-    data = federate(PLAN, make_sites(), insecure_seed=1).posterior.to_arviz(draws=500, chains=2).posterior
-    effects = federate(PLAN, make_sites(), insecure_seed=1).posterior.site_effects
+    found = federate(PLAN, make_sites(), insecure_seed=1).posterior
+    data, effects = found.to_arviz(draws=500, chains=2).posterior, found.site_effects
     assert effects is not None
     assert data["deviations"].dims == ("chain", "draw", "site", "effect")
     assert list(data["site"].values) == [site.name for site in make_sites()]
