@@ -123,9 +123,10 @@ def fit(
     """Fit a private posterior of a regression to a file. The results use its records only through noise.
 
     Categories, classes and bounds are public facts that you give; ranges of numbers without bounds cost part of the
-    budget. The price is charged to a ledger beside the data before they are used. A refusal names columns, never
-    values, but still reveals something about the records: keep it with the data. The statement in --out covers the
-    files there.
+    budget. Each release is charged to a ledger beside the data before records are read for it; a fit that the ledger
+    cannot pay for is refused. An interrupted fit keeps its charges and cannot be resumed. A refusal names columns,
+    never values, but still reveals something about the records: keep it with the data. The statement in --out covers
+    the files there.
     """
     from tacit.report.progress import watching
 
@@ -156,9 +157,13 @@ def fit(
         def observe(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
             watch.step(phase, done, total, {data.name: sum(spent.values())})
 
-        with charging.announced():
-            more: dict[str, Any] = {"slots": slots, "insecure_seed": insecure_seed, "observe": observe}
-            posterior = fit_table(model, table, epsilon, delta, **more, **settings, **charging.options)
+        try:
+            with charging.announced():
+                more: dict[str, Any] = {"slots": slots, "insecure_seed": insecure_seed, "observe": observe}
+                posterior = fit_table(model, table, epsilon, delta, **more, **settings, **charging.options)
+        except KeyboardInterrupt:
+            typer.echo(f"tacit: interrupted; {charging.words}", err=True)
+            raise SystemExit(130) from None  # already reported
         watch.spent = {data.name: posterior.epsilon}
         watch.say("Writing")
         from tacit.report import fitted
@@ -281,6 +286,22 @@ class _Charging:
                 ) from None
         budget = {"budget_epsilon": "first" if budget_epsilon is None else budget_epsilon, "budget_delta": budget_delta}
         return cls(path, {"ledger": path, **budget})
+
+    @property
+    def words(self) -> str:
+        """What an interrupted fit has cost, and what can be done then."""
+        remedy = "a fit cannot be resumed: the same command begins a new one"
+        if self.path is None:
+            return remedy
+        if not self.path.exists():
+            return f"nothing is charged; {remedy}"
+        from tacit.privacy.ledger import Ledger
+
+        found = Ledger.open(self.path)
+        return (
+            f"the ledger {self.path} counts ε = {found.spent():.4g} of {found.epsilon:g} as spent, and charges stay; "
+            f"{remedy}, which what is left must pay for (a smaller --epsilon, or 'tacit ledger extend')"
+        )
 
     @contextmanager
     def announced(self) -> Iterator[None]:
