@@ -142,7 +142,7 @@ def test_the_commands_for_one_table_and_for_a_study_of_one_site_write_the_same_p
     np.testing.assert_array_equal(found[0].coefficients.covariance, found[1].coefficients.covariance)
     assert found[0].statement["event"] == found[1].statement["event"]
     assert "accuracy" in one["released"]
-    assert "On records that sites held out" in (tmp_path / "one" / "report.html").read_text()
+    assert "On held-out records" in (tmp_path / "one" / "report.html").read_text()
 
 
 # --- One schema --------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def fit(
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        fitted.show(out, posterior, result, level)
+        fitted.show(out, posterior, result)
 
 
 def _released(posterior: Any) -> dict[str, Any]:

@@ -177,9 +177,7 @@ class Posterior:
         mean, sd = self.linear_predictor(features, site=site)
         link = link_of(self.link)
         if link.outcome_sd is None:
-            raise ValueError(
-                f"a {self.link} model has no closed standard deviation of an outcome; use posterior.sample"
-            )
+            raise ValueError(f"a {link.words} has no closed standard deviation of an outcome; use posterior.sample")
         return link.outcome_sd(link.mean_of(mean, sd), sd, self.noise_scale or 0.0)
 
     def _probabilities(self, features: Any, draws: int, seed: int) -> np.ndarray:
