@@ -198,7 +198,7 @@ def test_scores_on_held_out_records_are_paid_for_and_shown(run: Run, data: Path,
     }
     assert 0 <= found["released"]["accuracy"] <= 1 < found["released"]["records"]
     assert found["released"] == Posterior.load(tmp_path / "posterior.json").details["released"]
-    assert "private releases (20% of the budget)" in (tmp_path / "statement.txt").read_text()
+    assert "private releases (20 % of the budget)" in (tmp_path / "statement.txt").read_text()
     assert "<h3>On held-out records</h3>" in (tmp_path / "report.html").read_text()
 
 
@@ -344,8 +344,8 @@ def assert_refused(outcome: tuple[int, str, str], *named: str) -> None:
         (("--adjacency", "near"), "adjacency='near'; expected one of add-remove, replace-one"),
         (("--scaling", "best"), "scaling='best'; expected one of moments, bounds"),
         (("--scaling", "bounds"), "give bounds"),
-        (("--unit", "patient"), "unit='patient' with no --most-records"),
-        (("--unit", "patient", "--most-records", "0"), "most_records=0"),
+        (("--unit", "patient"), "--unit patient without --most-records"),
+        (("--unit", "patient", "--most-records", "0"), "--most-records 0"),
         (("--most-records", "2"), "without --unit"),
         (("--unit", "person", "--most-records", "2"), "unit='person' is not a column"),
         (("--steps", "0"), "steps=0; expected"),

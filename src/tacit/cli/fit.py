@@ -33,11 +33,11 @@ SchemaOption = Annotated[
     Path | None, typer.Option(help="Public facts in TOML: [bounds] name = [low, high], [categories], classes.")
 ]
 BoundsOption = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help='Public bounds of a number, as "age=0:100". Repeatable.')
+    list[str] | None, typer.Option(metavar="<str>", help='Public bounds of a number, as "age=0:100". Repeatable.')
 ]
 CategoriesOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help='Public categories of a column, as "sex=F,M"; the first is the reference.'),
+    typer.Option(metavar="<str>", help='Public categories of a column, as "sex=F,M"; the first is the reference.'),
 ]
 ClassesOption = Annotated[str | None, typer.Option(help="The target's public labels, as no,yes; 0 first.")]
 ScalingOption = Annotated[
@@ -231,10 +231,10 @@ def _check_fit(
         raise ValueError(f"epsilon={epsilon}; expected a number above 0, or inf for no privacy")
     check_delta(delta)
     if unit is not None and (most_records is None or most_records < 1):
-        given = "no --most-records" if most_records is None else f"most_records={most_records}"
-        raise ValueError(f"unit={unit!r} with {given}; expected how many records of one person to use, at least 1")
+        given = "without --most-records" if most_records is None else f"with --most-records {most_records}"
+        raise ValueError(f"--unit {unit} {given}; expected how many records of one person to use, at least 1")
     if unit is None and most_records is not None:
-        raise ValueError(f"most_records={most_records} without --unit; expected the column with the person's id")
+        raise ValueError(f"--most-records {most_records} without --unit; expected the column with the person's id")
     check_level(level)
     if insecure_seed is not None:
         insecure_key(insecure_seed)

@@ -64,6 +64,14 @@ def check_target(link: Link, table: Table) -> None:
         raise ValueError("the target holds something that is not a number; recode it") from None
     if not np.all(np.isfinite(y)):
         raise ValueError("the target has values that are missing or not finite; remove those records")
+    classes = table.classes
+    if classes is not None and link.target.is_number:
+        raise ValueError(f"classes={classes} for a {link.words}, whose target is a number; leave classes out")
+    if classes is not None and link.target.has_two_classes and len(classes) != 2:
+        raise ValueError(
+            f"classes={classes} for a {link.words}; expected two labels, the one that counts as 0 first, or "
+            "model='softmax'"
+        )
     if link.is_multiclass and table.classes is None:
         raise ValueError(f"model={link.name!r} needs classes=, the public list of classes behind 0, 1, ...")
     if not link.target.admits(y, len(table.classes or ())):
