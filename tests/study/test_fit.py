@@ -273,6 +273,7 @@ def test_a_model_of_ones_own_sees_its_records_as_they_are():
         ({"data": (np.zeros((3, 2)), np.array([0.0, 1.0, np.nan]))}, "missing or not finite"),
         ({"model": "poisson", "data": (np.zeros((2, 1)), np.array([0.5, 1.0]))}, "whole numbers from 0 on"),
         ({"model": "softmax"}, "needs classes="),
+        ({"classes": (0, 1, 2)}, r"classes=\(0, 1, 2\) for a logistic regression; expected two labels"),
         ({"bounds": ([1.0, 1.0], [0.0, 2.0])}, "lower bound is not below"),
         ({"steps": 1}, "steps=1"),
         ({"method": "mcmc"}, "method='mcmc'; expected one of natural, vi, ep, sep, sgld"),

@@ -76,7 +76,7 @@ def test_a_fit_is_a_study_of_one_site_bit_for_bit(case: str) -> None:
         assert "ranges" in one.plan["releases"]
         assert one.details["released"] == many.released
         assert one.details["released"]["accuracy_sd"] > 0
-        assert "Scores on held-out records, one in 5 on average, are private releases (20% of" in one.statement_text
+        assert "Scores on held-out records, one in 5 on average, are private releases (20 % of" in one.statement_text
     assert ("residual" in one.plan["releases"]) == (case == "linear, residual learned")
     # Other noise gives other bits: the comparison can fail.
     with pytest.raises(AssertionError):

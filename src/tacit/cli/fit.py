@@ -157,13 +157,9 @@ def fit(
         def observe(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
             watch.step(phase, done, total, {data.name: sum(spent.values())})
 
-        try:
-            with charging.announced():
-                more: dict[str, Any] = {"slots": slots, "insecure_seed": insecure_seed, "observe": observe}
-                posterior = fit_table(model, table, epsilon, delta, **more, **settings, **charging.options)
-        except KeyboardInterrupt:
-            typer.echo(f"tacit: interrupted; {charging.words}", err=True)
-            raise SystemExit(130) from None  # already reported
+        with charging.watched():
+            more: dict[str, Any] = {"slots": slots, "insecure_seed": insecure_seed, "observe": observe}
+            posterior = fit_table(model, table, epsilon, delta, **more, **settings, **charging.options)
         watch.spent = {data.name: posterior.epsilon}
         watch.say("Writing")
         from tacit.report import fitted
@@ -288,7 +284,7 @@ class _Charging:
         return cls(path, {"ledger": path, **budget})
 
     @property
-    def words(self) -> str:
+    def _words(self) -> str:
         """What an interrupted fit has cost, and what can be done then."""
         remedy = "a fit cannot be resumed: the same command begins a new one"
         if self.path is None:
@@ -304,7 +300,17 @@ class _Charging:
         )
 
     @contextmanager
-    def announced(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
+        """Tell of a ledger that is made meanwhile, and after Ctrl-C of what it counts."""
+        try:
+            with self._announced():
+                yield
+        except KeyboardInterrupt:
+            typer.echo(f"tacit: interrupted; {self._words}", err=True)
+            raise SystemExit(130) from None  # already reported
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
         """If a ledger is made meanwhile, print its path and budget, and how to raise the budget."""
         is_new = self.path is not None and not self.path.exists()
         try:

@@ -85,6 +85,7 @@ def _content(found: Findings) -> dict[str, Any]:
         "question": list(_question(found)),
         "promise": list(_promise(found)),
         "attacks": _attacks(found),
+        "releases": _releases(found),
         "unit": found.statement.get("unit", "record"),
         "notes": _notes(found),
         "sites": _sites(found) if found.is_study else None,
@@ -230,6 +231,46 @@ def _attacks(found: Findings) -> list[tuple[str, str, str]]:
         for rate in RATES
         if rate in most
     ]
+
+
+_KINDS = {
+    "ranges": "ranges of numbers, as histograms",
+    "scaling": "means and variances",
+    "residual": "the spread around the mean",
+    "curvature": "curvature",
+    "early": "gradients, before the last curvature",
+    "gradients": "gradients",
+    "evaluation": "scores on held-out records",
+}
+
+
+def _releases(found: Findings) -> dict[str, Any] | None:
+    """What the plan releases of each kind, at the first site."""
+    plan = found.posterior.plan
+    rows = [
+        (
+            "factors" if kind == "gradients" and _releases_factors(plan) else _KINDS.get(kind, kind),
+            f"{row['releases']:,}",
+            f"{100 * row['share']:.3g} %",
+            f"{row['noise_multiplier']:.4g}",
+        )
+        for kind, row in plan.get("releases", {}).items()
+    ]
+    if not rows or not found.is_private:
+        return None
+    sites = found.result.get("sites", [])
+    at = f" at {sites[0]['name']}; other sites differ in the noise alone" if len(sites) > 1 else ""
+    return {
+        "head": ("what is released", "how often", "share of the budget", "noise"),
+        "rows": rows,
+        "caption": f"Planned releases{at}. Noise is relative to the largest contribution of one "
+        f"{found.statement.get('unit', 'record')}",
+    }
+
+
+def _releases_factors(plan: Mapping[str, Any]) -> bool:
+    """Whether expectation propagation releases factors in place of gradients."""
+    return plan.get("method") in ("ep", "sep") and "curvature" not in plan["releases"]
 
 
 def _notes(found: Findings) -> list[str]:

@@ -65,8 +65,6 @@ def check_target(link: Link, table: Table) -> None:
     if not np.all(np.isfinite(y)):
         raise ValueError("the target has values that are missing or not finite; remove those records")
     classes = table.classes
-    if classes is not None and link.target.is_number:
-        raise ValueError(f"classes={classes} for a {link.words}, whose target is a number; leave classes out")
     if classes is not None and link.target.has_two_classes and len(classes) != 2:
         raise ValueError(
             f"classes={classes} for a {link.words}; expected two labels, the one that counts as 0 first, or "
