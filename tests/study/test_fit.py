@@ -116,7 +116,7 @@ def test_without_bounds_the_ranges_are_paid_for_and_the_statement_says_so():
     assert "ranges" not in with_bounds.plan["releases"]
     assert "ranges" in without.plan["releases"]
     assert "Ranges of numeric columns are public bounds" in with_bounds.statement_text
-    share = f"{100 * default_policy().rule('logistic').ranges:.3g}%"
+    share = f"{100 * default_policy().rule('logistic').ranges:.3g} %"
     assert f"Ranges of 2 of 2 numeric columns are private releases ({share} of the budget)" in without.statement_text
     assert "Ranges of 1 of 2 numeric columns are private releases" in half.statement_text
     for posterior in (with_bounds, without, half):
