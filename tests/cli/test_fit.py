@@ -21,6 +21,7 @@ from tacit.cli.app import main
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.ledger import Ledger
 from tacit.report import forest, style
+from tacit.report.progress import Watch
 from tacit.study.charging import beside
 from tacit.tables.encoding import encode
 from tacit.tables.facts import Facts
@@ -197,8 +198,8 @@ def test_scores_on_held_out_records_are_paid_for_and_shown(run: Run, data: Path,
     }
     assert 0 <= found["released"]["accuracy"] <= 1 < found["released"]["records"]
     assert found["released"] == Posterior.load(tmp_path / "posterior.json").details["released"]
-    assert "private releases (20% of the budget)" in (tmp_path / "statement.txt").read_text()
-    assert "On records that sites held out" in (tmp_path / "report.html").read_text()
+    assert "private releases (20 % of the budget)" in (tmp_path / "statement.txt").read_text()
+    assert "<h3>On held-out records</h3>" in (tmp_path / "report.html").read_text()
 
 
 def test_without_privacy_the_result_says_so_and_is_json(run: Run, data: Path, tmp_path: Path) -> None:
@@ -343,8 +344,8 @@ def assert_refused(outcome: tuple[int, str, str], *named: str) -> None:
         (("--adjacency", "near"), "adjacency='near'; expected one of add-remove, replace-one"),
         (("--scaling", "best"), "scaling='best'; expected one of moments, bounds"),
         (("--scaling", "bounds"), "give bounds"),
-        (("--unit", "patient"), "unit='patient' with no --most-records"),
-        (("--unit", "patient", "--most-records", "0"), "most_records=0"),
+        (("--unit", "patient"), "--unit patient without --most-records"),
+        (("--unit", "patient", "--most-records", "0"), "--most-records 0"),
         (("--most-records", "2"), "without --unit"),
         (("--unit", "person", "--most-records", "2"), "unit='person' is not a column"),
         (("--steps", "0"), "steps=0; expected"),
@@ -484,6 +485,25 @@ def test_a_ledger_may_be_made_beforehand_or_somewhere_else_with_a_budget_for_sev
     assert Ledger.open(path).rule_words.startswith("covered, by the Rényi filter")
     assert run("ledger", "create", path, "--epsilon", 4, "--delta", 1e-5)[0] == 2
     assert_refused(run("ledger", "create", tmp_path / "x", "--epsilon", 4, "--delta", 1e-5, "--rule", "pld"), "rule=")
+
+
+def test_an_interrupted_fit_keeps_its_charges_and_says_what_the_ledger_counts(
+    run: Run, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Watch.step
+
+    def interrupt(self: Watch, phase: str, done: int, *rest: Any) -> None:
+        step(self, phase, done, *rest)
+        if (phase, done) == ("inference", 2):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watch, "step", interrupt)
+    code, out, err = run("fit", own, *OPEN, "--out", tmp_path / "out")
+    assert (code, out) == (130, "")
+    spent = Ledger.open(beside(own)).spent()
+    assert 0 < spent < 2
+    assert f"tacit: interrupted; the ledger {beside(own)} counts ε = {spent:.4g} of 2 as spent" in err
+    assert not (tmp_path / "out" / "result.json").exists()
 
 
 def test_a_sampled_fit_makes_a_ledger_with_a_renyi_filter_that_it_fits_into(

@@ -98,7 +98,7 @@ def test_a_site_reads_persons_by_its_own_column_and_counts_them_against_its_slot
         join(AT_SITE).table(["age", "sex"], "ill", "logistic")
     assert "13" not in str(error.value)
     with_ids(name="other").to_csv(tmp_path / "north.csv", index=False)
-    with pytest.raises(Unfit, match="unit='nhs' is not a column") as error:
+    with pytest.raises(Unfit, match="person='nhs' is not a column") as error:
         join(AT_SITE).table(["age", "sex"], "ill", "logistic")
     assert error.value.public == "the records do not fit the site's own file; its log says why"
 

@@ -68,7 +68,7 @@ def test_a_site_file_s_rule_is_one_that_is_proved() -> None:
         (OWN.replace('"sex"]', '"age"]'), "columns has more than one column 'age'"),
         (OWN.replace('"sex"]', '"ill"]'), "columns have 'ill'; expected features alone"),
         (OWN.replace('"sex"]', '"height"]'), "column 'height' has neither bounds nor categories; give [low, high]"),
-        (OWN.replace("slots = 32\n", ""), "there is no slots; expected a whole number of at least 1"),
+        (OWN.replace("slots = 32\n", ""), "slots is missing; expected a whole number of at least 1"),
         (OWN.replace("slots = 32", "slots = 0"), "slots=0; expected a whole number of at least 1: the public"),
         (SITE + LIMITS, "there is no facts; expected a table [facts]"),
         (OWN.replace('classes = ["no", "yes"]\n', ""), "target 'ill' has no classes; give its two labels"),

@@ -153,6 +153,7 @@ def test_every_field_says_what_it_expects() -> None:
     [
         ("roundz = 3\n" + WHOLE, "'roundz' is not known there; expected rounds"),
         (WHOLE + "rounds = 3\n", "site 2: 'rounds' is not known there; expected it above all tables"),
+        (WHOLE.replace("[facts]\n", "[facts]\nrounds = 3\n"), "settings of a study stand above all tables"),
         (ADULT + "[vi]\nstep = 3\n", "vi: 'step' is not known there; expected steps"),
         ('rounds = "3"\n' + WHOLE, "rounds='3'; expected a whole number of at least 1"),
         ("rounds = 3.0\n" + WHOLE, "rounds=3.0; expected a whole number"),
@@ -214,7 +215,7 @@ def test_every_field_says_what_it_expects() -> None:
         (TOP + '[site]\nname = "a"\n', "expected tables [[site]], in two brackets"),
         (TOP + '[[site]]\nfile = "a.csv"\n', "there is no name of site 1; expected a name for the site"),
         (WHOLE + "slots = 0\n", "site 2: slots=0; expected a whole number of at least 1: the public number"),
-        (WHOLE + "slots = 32\n", "there is no slots of site north; expected it in each [[site]], or in none"),
+        (WHOLE + "slots = 32\n", "site north has no slots; expected a number of slots in each [[site]], or in none"),
         (WHOLE + "slots = 1e3\n", "site 2: slots=1000.0; expected a whole number of at least 1"),
         (WHOLE.replace('"south"', '"north"'), "two sites have name='north'"),
         (WHOLE.replace('"south.csv"', '"./north.csv"'), "two sites have file='north.csv'; expected each site's own"),
@@ -454,7 +455,7 @@ def test_an_outline_is_the_study_without_records_and_opens_no_file_of_a_site(rea
     ("text", "words"),
     [
         (NETWORK.replace('columns = ["sex", "age"]\n', ""), "there is no columns; expected a list of them above all"),
-        (NETWORK.replace("slots = 32\n", ""), "site north: there is no slots; expected a whole number"),
+        (NETWORK.replace("slots = 32\n", ""), "site north: slots is missing; expected a whole number"),
         (NETWORK.replace('"age"]', '"height"]'), "column 'height' has neither bounds nor categories; give [low, high]"),
         (NETWORK.replace('classes = ["no", "yes"]\n', ""), "target 'ill' has no classes; give its two labels"),
         (NETWORK + '[test]\nfile = "no.csv"\n', "test: file="),

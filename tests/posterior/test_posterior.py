@@ -124,3 +124,18 @@ def test_the_families_are_the_same_distribution():
 def test_rows_of_another_width_are_refused():
     with pytest.raises(ValueError, match="expected \\(rows, 2\\)"):
         posterior().predict(np.zeros((4, 3)))
+    for features in ({"a": [1.0], "b": [2.0]}, [["x", "y"]]):
+        with pytest.raises(ValueError, match=r"expected \(rows, 2\), the columns a, b"):
+            posterior().predict(features)
+
+
+def test_a_model_of_ones_own_is_told_how_it_predicts():
+    own = Posterior({"slopes": posterior().coefficients}, "", STATEMENT, "words", {"model": "NumPyroModel"})
+    with pytest.raises(ValueError, match=r"use model.predict\(posterior.families\(\), ...\)"):
+        own.predict(X)
+    assert repr(own) == "<Posterior: NumPyroModel, 3 coefficients, ε = 1>"
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"path=.*posterior.json: there is no folder .*nowhere; make it first"):
+        posterior().save(tmp_path / "nowhere" / "posterior.json")

@@ -108,8 +108,9 @@ def test_secure_keys_differ_and_cannot_be_seeded():
     assert not np.array_equal(jax.random.key_data(secure_key()), jax.random.key_data(secure_key()))
     with pytest.raises(ValueError, match="does not come from a seed"):
         jax.random.key(0, impl=SECURE)
-    with pytest.raises(ValueError, match="insecure_seed=-1"):
-        insecure_key(-1)
+    for seed in (-1, "a", 0.5, None):
+        with pytest.raises(ValueError, match=f"insecure_seed={seed!r}; expected a whole number from 0"):
+            insecure_key(seed)  # type: ignore[arg-type]
 
 
 def masses(table: Discrete) -> dict[int, int]:

@@ -16,14 +16,14 @@ def test_a_statement_says_unit_adjacency_sampling_steps_and_randomness():
     text = Statement.of(EVENT, 1e-5, seeded=False, notes=("The number of people is public.",)).text()
     for words in (
         "differentially private for each person",
-        "adding or removing one person",
+        "adding or removing any one person",
         "100 steps",
         "Poisson samples at rate 0.02 of 1000 slots, cut off at 90 (accounted)",
         "cryptographically secure",
         "Note: The number of people is public.",
     ):
         assert words in text
-    assert "replacing one person" in Statement.of(EVENT, 1e-5, seeded=False, adjacency="replace-one").text()
+    assert "replacing any one person" in Statement.of(EVENT, 1e-5, seeded=False, adjacency="replace-one").text()
 
 
 def test_a_seed_is_stamped_into_words_and_data():

@@ -118,7 +118,7 @@ def test_without_bounds_the_ranges_are_paid_for_and_the_statement_says_so():
     assert "ranges" not in with_bounds.plan["releases"]
     assert "ranges" in without.plan["releases"]
     assert "Ranges of numeric columns are public bounds" in with_bounds.statement_text
-    share = f"{100 * default_policy().rule('logistic').ranges:.3g}%"
+    share = f"{100 * default_policy().rule('logistic').ranges:.3g} %"
     assert f"Ranges of 2 of 2 numeric columns are private releases ({share} of the budget)" in without.statement_text
     assert "Ranges of 1 of 2 numeric columns are private releases" in half.statement_text
     for posterior in (with_bounds, without, half):
@@ -275,6 +275,7 @@ def test_a_model_of_ones_own_sees_its_records_as_they_are():
         ({"data": (np.zeros((3, 2)), np.array([0.0, 1.0, np.nan]))}, "missing or not finite"),
         ({"model": "poisson", "data": (np.zeros((2, 1)), np.array([0.5, 1.0]))}, "whole numbers from 0 on"),
         ({"model": "softmax"}, "needs classes="),
+        ({"classes": (0, 1, 2)}, r"classes=\(0, 1, 2\) for a logistic regression; expected two labels"),
         ({"bounds": ([1.0, 1.0], [0.0, 2.0])}, "lower bound is not below"),
         ({"steps": 1}, "steps=1"),
         ({"method": "mcmc"}, "method='mcmc'; expected one of natural, vi, ep, sep, sgld"),

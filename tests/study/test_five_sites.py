@@ -55,6 +55,13 @@ def gaps(one: Any, other: Any) -> np.ndarray:
     return np.concatenate(found)
 
 
+def test_records_that_are_not_one_array_for_each_argument_are_refused_by_their_number() -> None:
+    model = CASES["numpyro"][0]
+    for records, count in (((X, RATES, RATES), 3), (X, 1)):
+        with pytest.raises(ValueError, match=f"the model takes 2 arguments and records have {count}; expected"):
+            tacit.fit(model, records, 1.0, 1e-5, insecure_seed=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_five_sites_learn_what_one_table_with_all_records_does(case: str) -> None:

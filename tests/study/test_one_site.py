@@ -76,7 +76,7 @@ def test_a_fit_is_a_study_of_one_site_bit_for_bit(case: str) -> None:
         assert "ranges" in one.plan["releases"]
         assert one.details["released"] == many.released
         assert one.details["released"]["accuracy_sd"] > 0
-        assert "Scores on held-out records, one in 5 on average, are private releases (20% of" in one.statement_text
+        assert "Scores on held-out records, one in 5 on average, are private releases (20 % of" in one.statement_text
     assert ("residual" in one.plan["releases"]) == (case == "linear, residual learned")
     # Other noise gives other bits: the comparison can fail.
     with pytest.raises(AssertionError):
@@ -142,7 +142,7 @@ def test_the_commands_for_one_table_and_for_a_study_of_one_site_write_the_same_p
     np.testing.assert_array_equal(found[0].coefficients.covariance, found[1].coefficients.covariance)
     assert found[0].statement["event"] == found[1].statement["event"]
     assert "accuracy" in one["released"]
-    assert "On records that sites held out" in (tmp_path / "one" / "report.html").read_text()
+    assert "On held-out records" in (tmp_path / "one" / "report.html").read_text()
 
 
 # --- One schema --------------------------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ def check_shape(shape: str, given: dict[str, Any]) -> None:
         if name not in (needed, also):
             raise ValueError(f"{name}={value} is not a setting of shape={shape!r}; leave it out, or give another shape")
     if needed is not None and needed not in given:
-        raise ValueError(f"shape={shape!r} without {needed}; say how its noise changes")
+        example = "noise_end = 0.5, the last step's noise relative to the first's"
+        example = example if needed == "noise_end" else "contraction = 0.9"
+        raise ValueError(f"shape={shape!r} without {needed}; say how its noise changes, as in {example}")
     if not 1 / MOST_RATIO <= given.get("noise_end", 1.0) <= MOST_RATIO:
         raise ValueError(f"noise_end={given['noise_end']}; expected a number from 0.001 to 1000")
     if not 0 <= given.get("momentum", 0.0) < 1:

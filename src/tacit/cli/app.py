@@ -74,6 +74,8 @@ app.add_typer(policies, name="policy")
 # What the command line library says of text in a number.
 _NUMBERS = re.compile(r"Input should be a valid (?:integer|number), unable to parse string as an? (integer|number)")
 
+_KINDS = {"integer": "a whole number", "number": "a number"}
+
 
 def _usage(error: Exception, arguments: list[str]) -> str:
     """The command line library's usage errors (wrong options and the like) in one line; others are raised again."""
@@ -85,7 +87,7 @@ def _usage(error: Exception, arguments: list[str]) -> str:
     for option in getattr(getattr(error, "param", None), "opts", []):
         if option in arguments[:-1]:  # the library's message leaves out the given value
             value = arguments[len(arguments) - arguments[::-1].index(option)]
-            words = _NUMBERS.sub(r"expected a \1", words.partition(": ")[2])
+            words = _NUMBERS.sub(lambda found: f"expected {_KINDS[found[1]]}", words.partition(": ")[2])
             words = f"{option}={value!r} is not valid: {words}"
     context = getattr(error, "ctx", None)
     command = " ".join(["tacit", *(context.command_path.split()[1:] if context is not None else [])])

@@ -33,11 +33,11 @@ SchemaOption = Annotated[
     Path | None, typer.Option(help="Public facts in TOML: [bounds] name = [low, high], [categories], classes.")
 ]
 BoundsOption = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help='Public bounds of a number, as "age=0:100". Repeatable.')
+    list[str] | None, typer.Option(metavar="<str>", help='Public bounds of a number, as "age=0:100". Repeatable.')
 ]
 CategoriesOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help='Public categories of a column, as "sex=F,M"; the first is the reference.'),
+    typer.Option(metavar="<str>", help='Public categories of a column, as "sex=F,M"; the first is the reference.'),
 ]
 ClassesOption = Annotated[str | None, typer.Option(help="The target's public labels, as no,yes; 0 first.")]
 ScalingOption = Annotated[
@@ -123,9 +123,10 @@ def fit(
     """Fit a private posterior of a regression to a file. The results use its records only through noise.
 
     Categories, classes and bounds are public facts that you give; ranges of numbers without bounds cost part of the
-    budget. The price is charged to a ledger beside the data before they are used. A refusal names columns, never
-    values, but still reveals something about the records: keep it with the data. The statement in --out covers the
-    files there.
+    budget. Each release is charged to a ledger beside the data before records are read for it; a fit that the ledger
+    cannot pay for is refused. An interrupted fit keeps its charges and cannot be resumed. A refusal names columns,
+    never values, but still reveals something about the records: keep it with the data. The statement in --out covers
+    the files there.
     """
     from tacit.report.progress import watching
 
@@ -156,7 +157,7 @@ def fit(
         def observe(phase: str, done: int, total: int, spent: dict[str, float]) -> None:
             watch.step(phase, done, total, {data.name: sum(spent.values())})
 
-        with charging.announced():
+        with charging.watched():
             more: dict[str, Any] = {"slots": slots, "insecure_seed": insecure_seed, "observe": observe}
             posterior = fit_table(model, table, epsilon, delta, **more, **settings, **charging.options)
         watch.spent = {data.name: posterior.epsilon}
@@ -185,7 +186,7 @@ def fit(
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        fitted.show(out, posterior, result, level)
+        fitted.show(out, posterior, result)
 
 
 def _released(posterior: Any) -> dict[str, Any]:
@@ -226,10 +227,10 @@ def _check_fit(
         raise ValueError(f"epsilon={epsilon}; expected a number above 0, or inf for no privacy")
     check_delta(delta)
     if unit is not None and (most_records is None or most_records < 1):
-        given = "no --most-records" if most_records is None else f"most_records={most_records}"
-        raise ValueError(f"unit={unit!r} with {given}; expected how many records of one person to use, at least 1")
+        given = "without --most-records" if most_records is None else f"with --most-records {most_records}"
+        raise ValueError(f"--unit {unit} {given}; expected how many records of one person to use, at least 1")
     if unit is None and most_records is not None:
-        raise ValueError(f"most_records={most_records} without --unit; expected the column with the person's id")
+        raise ValueError(f"--most-records {most_records} without --unit; expected the column with the person's id")
     check_level(level)
     if insecure_seed is not None:
         insecure_key(insecure_seed)
@@ -282,8 +283,34 @@ class _Charging:
         budget = {"budget_epsilon": "first" if budget_epsilon is None else budget_epsilon, "budget_delta": budget_delta}
         return cls(path, {"ledger": path, **budget})
 
+    @property
+    def _words(self) -> str:
+        """What an interrupted fit has cost, and what can be done then."""
+        remedy = "a fit cannot be resumed: the same command begins a new one"
+        if self.path is None:
+            return remedy
+        if not self.path.exists():
+            return f"nothing is charged; {remedy}"
+        from tacit.privacy.ledger import Ledger
+
+        found = Ledger.open(self.path)
+        return (
+            f"the ledger {self.path} counts ε = {found.spent():.4g} of {found.epsilon:g} as spent, and charges stay; "
+            f"{remedy}, which what is left must pay for (a smaller --epsilon, or 'tacit ledger extend')"
+        )
+
     @contextmanager
-    def announced(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
+        """Tell of a ledger that is made meanwhile, and after Ctrl-C of what it counts."""
+        try:
+            with self._announced():
+                yield
+        except KeyboardInterrupt:
+            typer.echo(f"tacit: interrupted; {self._words}", err=True)
+            raise SystemExit(130) from None  # already reported
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
         """If a ledger is made meanwhile, print its path and budget, and how to raise the budget."""
         is_new = self.path is not None and not self.path.exists()
         try:

@@ -235,7 +235,7 @@ def _site_clashes(sites: Sequence[SiteEntry]) -> Iterator[str]:
             yield f"two sites have {what}={twice[0]!r}; expected {remedy}"
     bare = [entry.name for entry in sites if entry.slots is None]
     if 0 < len(bare) < len(sites):
-        yield f"there is no slots of site {bare[0]}; expected it in each [[site]], or in none"
+        yield f"site {bare[0]} has no slots; expected a number of slots in each [[site]], or in none"
     for entry in sites:
         if not can_name_folder(entry.name):
             yield f"site {entry.name!r}; expected a name that can name a folder"
@@ -417,7 +417,7 @@ class SiteForm(Root):
             if self.slots is not None:
                 yield "slots with [data], whose split says how many there are; leave it out"
         elif self.slots is None:
-            yield f"there is no slots; expected {expected_of(SiteForm.model_fields['slots'])}"
+            yield f"slots is missing; expected {expected_of(SiteForm.model_fields['slots'])}"
         sampling = [method for method in self.limits.methods if method in SAMPLING]
         if self.limits.rule == "gaussian" and sampling:
             what = f'the method "{sampling[0]}", whose samples it does not cover; leave one of them out'

@@ -23,6 +23,7 @@ def read_form(path: Path, what: str, form: type[F], **usual: Any) -> F:
 
 # A table's refusal names options of `tacit fit`; in a study file these are fields.
 _OPTIONS = re.compile(r"--(categories|classes|columns)(?: \"[^\"]*\"| \w+(?:,\w+)+)?")
+_UNIT = re.compile(r"^unit=(?='.*' is not a column beside the target)")  # the column of persons
 _FIELDS = {"categories": "[facts.categories]", "classes": "facts.classes", "columns": "columns"}
 
 
@@ -32,5 +33,6 @@ def refusing_at(path: Path, place: str = "", what: str = "study") -> Iterator[No
     try:
         yield
     except ValueError as error:
-        words = printable(_OPTIONS.sub(lambda found: _FIELDS[found[1]], str(error)).removesuffix("."))
+        words = _UNIT.sub("person=", _OPTIONS.sub(lambda found: _FIELDS[found[1]], str(error)))
+        words = printable(words.removesuffix("."))
         raise ValueError(f"{what}={path}{', ' if place else ''}{place}: {words}") from None

@@ -245,7 +245,7 @@ class StudyFile:
         for entry in entries:
             if entry.slots is None:
                 with refusing_at(self.path, f"site {entry.name}"):
-                    raise ValueError(f"there is no slots; expected {expected_of(SiteEntry.model_fields['slots'])}")
+                    raise ValueError(f"slots is missing; expected {expected_of(SiteEntry.model_fields['slots'])}")
         return [self._site(entry, table, given.ledger) for entry in entries]
 
     def _site(self, entry: SiteEntry, table: Table, ledger: str | None) -> Site:

@@ -92,7 +92,7 @@ class Link:
     slope and curvature then follow that mean.
 
     equation: the model as a sentence with the placeholder {target}. effect: the meaning of a coefficient, for an axis.
-    simulator: None if no policy is learned for it.
+    simulator: None if no policy is learned for it. written: the name in a sentence, if that differs (a person's).
     """
 
     name: str
@@ -111,6 +111,12 @@ class Link:
     simulator: Simulator | None = None
     caution: float = 0.0
     start: Callable[[Any], Any] | None = None
+    written: str = ""
+
+    @property
+    def words(self) -> str:
+        """The kind of regression in a sentence."""
+        return f"{self.written or self.name} regression"
 
     @property
     def model(self) -> Any:
@@ -142,6 +148,7 @@ class Link:
 
 
 LINKS: dict[str, Link] = {}
+INTERCEPT_SD = 5.0  # of the prior, at least
 
 
 def declare(link: Link) -> Link:

@@ -237,6 +237,7 @@ POISSON = declare(
             bounds=_count_bounds,
             seed=3,
         ),
+        written="Poisson",
     )
 )
 

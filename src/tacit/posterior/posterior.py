@@ -45,6 +45,14 @@ class Posterior:
     chains: dict[str, np.ndarray] | None = None
     site_effects: BetweenSites | None = None
 
+    def __repr__(self) -> str:
+        size = sum(len(block.mean) for block in self.blocks.values())
+        # Rounded up: a stated ε must not be below the true one.
+        epsilon = "∞" if math.isinf(self.epsilon) else f"{math.ceil(self.epsilon * 1e4) / 1e4:g}"
+        model, delta = self.link or self.plan.get("model", "model"), self.statement.get("delta")
+        what = f"{size} coefficient{'s' * (size != 1)}"
+        return f"<Posterior: {model}, {what}, ε = {epsilon}{'' if delta is None else f', δ = {delta:g}'}>"
+
     @property
     def epsilon(self) -> float:
         """The ε that was spent; infinite without a guarantee."""
@@ -99,10 +107,13 @@ class Posterior:
 
         site: with site effects, the site that the rows are from; by default a new one, whose deviation adds to the sd.
         """
-        if self._link is None or self._link.is_multiclass:
+        if self._link is None:
             raise ValueError(
-                f"a {self.link or 'general'} model has no single linear predictor; use predict or families"
+                "this posterior is of a model of your own, which predicts by itself; use "
+                "model.predict(posterior.families(), ...) of the model that was fitted, or posterior.sample"
             )
+        if self._link.is_multiclass:
+            raise ValueError(f"a {self._link.words} has one linear predictor for each class but the first; use predict")
         x = self._rows(features)
         block = self._coefficients_at(site)
         if block.covariance.ndim == 1:
@@ -124,8 +135,15 @@ class Posterior:
         return Block(common.names, common.mean, covariance)
 
     def _rows(self, features: Any) -> np.ndarray:
-        x = np.asarray(features, float)
         expected = len(self.coefficients.mean) // self._predictors
+        try:
+            x = np.asarray(features, float)
+        except (TypeError, ValueError):
+            names = ", ".join(self.coefficients.names[1:expected][:10])
+            raise ValueError(
+                f"features are a {type(features).__name__} that is no array of numbers; expected (rows, "
+                f"{expected - 1}), the columns {names}"
+            ) from None
         if x.ndim != 2 or x.shape[1] != expected - 1:
             raise ValueError(f"features of shape {x.shape}; expected (rows, {expected - 1})")
         scaling = self.details.get("range")
@@ -177,9 +195,7 @@ class Posterior:
         mean, sd = self.linear_predictor(features, site=site)
         link = link_of(self.link)
         if link.outcome_sd is None:
-            raise ValueError(
-                f"a {self.link} model has no closed standard deviation of an outcome; use posterior.sample"
-            )
+            raise ValueError(f"a {link.words} has no closed standard deviation of an outcome; use posterior.sample")
         return link.outcome_sd(link.mean_of(mean, sd), sd, self.noise_scale or 0.0)
 
     def _probabilities(self, features: Any, draws: int, seed: int) -> np.ndarray:
@@ -242,6 +258,9 @@ class Posterior:
 
     def save(self, path: Path | str) -> None:
         """Write the posterior as JSON: numbers and names, no code."""
+        folder = Path(path).resolve().parent
+        if not folder.is_dir():
+            raise ValueError(f"path={path}: there is no folder {folder}; make it first")
         blocks = {name: block.to_plain() for name, block in self.blocks.items()}
         plain = {
             "format": FORMAT,

@@ -7,6 +7,7 @@ simulations and tests only; their *type* differs, so a release records which kin
 """
 
 import math
+import operator
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,8 +125,12 @@ def secure_key() -> Array:
 
 def insecure_key(seed: int) -> Array:
     """A key from a seed: repeatable, so anyone who guesses the seed removes the noise. For simulations and tests."""
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"insecure_seed={seed}; expected an integer from 0 to {2**32 - 1}")
+    try:
+        is_known = 0 <= operator.index(seed) < 2**32
+    except TypeError:
+        is_known = False
+    if not is_known:
+        raise ValueError(f"insecure_seed={seed!r}; expected a whole number from 0 to {2**32 - 1}")
     return jax.random.key(np.uint32(seed), impl=SEEDED)
 
 

@@ -91,8 +91,8 @@ class Statement:
     def text(self) -> str:
         """The statement in plain words."""
         change = {
-            "add-remove": f"adding or removing one {self.unit}, whatever its values",
-            "replace-one": f"replacing one {self.unit} by another, whatever their values",
+            "add-remove": f"adding or removing any one {self.unit}",
+            "replace-one": f"replacing any one {self.unit} by any other",
         }[self.adjacency]
         factor = math.exp(self.epsilon) if self.epsilon < 700 else math.inf
         if math.isinf(self.epsilon):
@@ -105,12 +105,12 @@ class Statement:
                 f"This result is (ε = {rounded_up(self.epsilon)}, δ = {self.delta!r})-differentially private "
                 f"for each {self.unit}.",
                 "",
-                f"It means: {change}, changes the probability of any outcome by a factor of at most "
+                f"It means: {change} changes the probability of any outcome by a factor of at most "
                 f"{rounded_up(factor)}, up to a probability of {self.delta!r}.",
             ]
         lines += [
             f"An attacker who tests for one {self.unit} and is wrong about absent ones "
-            f"{FALSE_POSITIVE_RATE:.0%} of the time is right about present ones at most "
+            f"{100 * FALSE_POSITIVE_RATE:g} % of the time is right about present ones at most "
             f"{rounded_up(100 * self.true_positive_rate)} % of the time.",
             "",
             f"Accountant: {self.accountant}. Adjacency: {self.adjacency}. Unit of privacy: {self.unit}.",

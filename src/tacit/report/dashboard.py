@@ -88,7 +88,7 @@ def _moving(posterior: "Posterior") -> dict[str, Any]:
         "effect": link_of(posterior.link).effect,
         "level": LEVEL,
         "of": len(rows),
-        "lacks_noise": forest.lacks_noise(posterior),
+        "lacks_noise": forest.lacks_noise(posterior.plan),
         "rows": [{part: getattr(row, part) for part in parts} for row in rows if id(row) in kept],
     }
 

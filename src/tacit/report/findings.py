@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.links import LINKS
 from tacit.posterior.posterior import Posterior
 
 RESULT, POSTERIOR = "result.json", "posterior.json"
@@ -190,5 +191,5 @@ def dropped(result: Mapping[str, Any]) -> str:
 def title(name: str, model: str, target: str | None, sites: int) -> str:
     """The title of a study."""
     of = f" of {target}" if target else ""
-    what = f"the model {model}" if ":" in model else f"a {model} regression"  # one of the user's own, or a known one
+    what = f"a {LINKS[model].words}" if model in LINKS else f"the model {model}"  # or one of the user's own
     return f"{name}: {what}{of} at {sites} site{'s' * (sites != 1)}"

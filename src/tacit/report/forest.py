@@ -5,6 +5,7 @@ scale by which the fit divided the column: a released standard deviation, or hal
 interval excludes 0 are drawn in colour. The intercept is left out, because its scale differs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +51,10 @@ def effects(posterior: Any, level: float = 0.95) -> list[Effect]:
     return found
 
 
-def lacks_noise(posterior: Any) -> bool:
-    """Whether the intervals leave out added noise."""
-    releases = posterior.plan.get("releases", {})
-    noise = releases.get("gradients", {}).get("noise_multiplier", 0)
-    return posterior.plan.get("method") == "vi" and noise > 0
+def lacks_noise(plan: Mapping[str, Any]) -> bool:
+    """Whether the intervals of a posterior's plan leave out added noise."""
+    noise = plan.get("releases", {}).get("gradients", {}).get("noise_multiplier", 0)
+    return plan.get("method") == "vi" and noise > 0
 
 
 def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: float = 4.6) -> Any:
@@ -70,7 +70,7 @@ def axes_of(posterior: Any, level: float = 0.95, most: int = MOST_ROWS, width: f
     title = f"Coefficients and {100 * level:g} % intervals\nblue: away from 0"
     if left_out:
         title += f"\n{left_out} near 0 are left out"
-    if lacks_noise(posterior):
+    if lacks_noise(posterior.plan):
         title += "\nintervals without privacy noise"
     width += 0.075 * max(map(len, names), default=0)  # room for the longest name
     axes = figure(title, link_of(posterior.link).effect, "", width=width, height=1.3 + 0.19 * len(rows))

@@ -14,7 +14,7 @@ from typing import Any
 
 from tacit.basics import durable
 from tacit.basics.methods import METHODS
-from tacit.links import LINKS
+from tacit.links import INTERCEPT_SD, LINKS, Link
 from tacit.posterior.posterior import Posterior
 from tacit.privacy.statement import rounded_up
 from tacit.report import figures, findings, forest, site_effects
@@ -85,6 +85,7 @@ def _content(found: Findings) -> dict[str, Any]:
         "question": list(_question(found)),
         "promise": list(_promise(found)),
         "attacks": _attacks(found),
+        "releases": _releases(found),
         "unit": found.statement.get("unit", "record"),
         "notes": _notes(found),
         "sites": _sites(found) if found.is_study else None,
@@ -93,7 +94,7 @@ def _content(found: Findings) -> dict[str, Any]:
         "coefficients": _coefficients(found),
         "site_effects": site_effects.content(posterior, found.level, cells),
         "level": f"{100 * found.level:g}",
-        "performance": [*_public_scores(result), *_released_scores(result), *_compared(result)],
+        "performance": [*_public_scores(result), *_released_scores(found), *_compared(result)],
         "calibration_words": "Observed shares against predicted probabilities. On the dashed line they agree.",
         "again": list(_again(found)),
         "software": _software(found),
@@ -113,7 +114,7 @@ def title(result: Mapping[str, Any]) -> str:
     if "sites" in result:
         return findings.title(*(result[part] for part in ("name", "model", "target", "site_count")))
     unit = next(name for name in ("persons", "slots", "records") if name in result)
-    return f"A {result['model']} regression of {result['target']} on {result[unit]:,} {unit}"
+    return f"A {LINKS[result['model']].words} of {result['target']} on {result[unit]:,} {unit}"
 
 
 def _own_words(found: Findings) -> tuple[str, list[str]]:
@@ -165,23 +166,37 @@ def _facts(found: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _question(found: Findings) -> Iterator[str]:
-    result, plan = found.result, found.posterior.plan
-    columns, target = len(found.posterior.summary()) - 1, result.get("target") or "the target"
-    yield f"How does {target} depend on {columns} column{'s' * (columns != 1)}?" + (
-        f" Records: {result['data']}." if "data" in result else ""
-    )
-    if result["model"] in LINKS:
-        yield f"A {result['model']} regression. " + LINKS[result["model"]].equation.format(target=target)
+    result, plan, model = found.result, found.posterior.plan, found.result["model"]
+    target, link = result.get("target") or "the target", LINKS.get(model)
+    effects, predictors = len(_effects(found.posterior)), max(1, len(_intercepts(found.posterior)))
+    columns = effects // predictors
+    question = f"How does {target} depend on {columns} column{'s' * (columns != 1)}?"
+    if found.posterior.link not in LINKS:
+        question = f"What do the records say about the {effects} coefficient{'s' * (effects != 1)} of {model}?"
+    yield question + (f" Records: {result['data']}." if "data" in result else "")
+    if link is not None:
+        yield f"A {link.words}. " + link.equation.format(target=target)
     method = METHODS.get(plan.get("method", ""))
-    prior = plan.get("prior_deviation")
-    before = f" Before any data, coefficients of standardised columns were N(0, {prior:g}²)." if prior else ""
     if method is not None:
-        yield f"Method: {method}.{before}"
+        yield f"Method: {method}. {_prior(plan, link)}"
     if found.is_study:
         yield (
             f"Records stayed at the sites. Schedule: {plan['schedule']}, {plan['rounds']} rounds; "
             f"{result['communications']:,} messages from sites in all."
         )
+
+
+def _prior(plan: Mapping[str, Any], link: Link | None) -> str:
+    """The prior in words; that of a model of one's own is in its code."""
+    if link is None:
+        return "The prior is the model's own."
+    sd = plan["prior_deviation"]
+    middle = "m" if link.start is not None and plan["method"] != "vi" else "0"
+    which = ", m from the released mean of the target" if middle == "m" else ""
+    return (
+        f"Before any data, coefficients of standardised columns were N(0, {sd:g}²), and the intercept was "
+        f"N({middle}, {max(sd, INTERCEPT_SD):g}²){which}."
+    )
 
 
 # --- The promise -------------------------------------------------------------------------------------------------
@@ -216,6 +231,46 @@ def _attacks(found: Findings) -> list[tuple[str, str, str]]:
         for rate in RATES
         if rate in most
     ]
+
+
+_KINDS = {
+    "ranges": "ranges of numbers, as histograms",
+    "scaling": "means and variances",
+    "residual": "the spread around the mean",
+    "curvature": "curvature",
+    "early": "gradients, before the last curvature",
+    "gradients": "gradients",
+    "evaluation": "scores on held-out records",
+}
+
+
+def _releases(found: Findings) -> dict[str, Any] | None:
+    """What the plan releases of each kind, at the first site."""
+    plan = found.posterior.plan
+    rows = [
+        (
+            "factors" if kind == "gradients" and _releases_factors(plan) else _KINDS.get(kind, kind),
+            f"{row['releases']:,}",
+            f"{100 * row['share']:.3g} %",
+            f"{row['noise_multiplier']:.4g}",
+        )
+        for kind, row in plan.get("releases", {}).items()
+    ]
+    if not rows or not found.is_private:
+        return None
+    sites = found.result.get("sites", [])
+    at = f" at {sites[0]['name']}; other sites differ in the noise alone" if len(sites) > 1 else ""
+    return {
+        "head": ("what is released", "how often", "share of the budget", "noise"),
+        "rows": rows,
+        "caption": f"Planned releases{at}. Noise is relative to the largest contribution of one "
+        f"{found.statement.get('unit', 'record')}",
+    }
+
+
+def _releases_factors(plan: Mapping[str, Any]) -> bool:
+    """Whether expectation propagation releases factors in place of gradients."""
+    return plan.get("method") in ("ep", "sep") and "curvature" not in plan["releases"]
 
 
 def _notes(found: Findings) -> list[str]:
@@ -305,19 +360,37 @@ def _timeline(result: Mapping[str, Any], rounds: int, site: Mapping[str, Any]) -
 # --- Coefficients ------------------------------------------------------------------------------------------------
 
 
+def _intercepts(posterior: Posterior) -> list[int]:
+    """The places of intercepts among the coefficients: one, or one of each class but the first, or none."""
+    names = [row["name"] for row in posterior.summary()]
+    if posterior.link not in LINKS:
+        return [j for j, name in enumerate(names) if name == "intercept"]
+    free = max(2, len(posterior.classes or ())) - 1 if LINKS[posterior.link].is_multiclass else 1
+    return list(range(0, len(names), len(names) // free))
+
+
+def _effects(posterior: Posterior, level: float = 0.95) -> list[dict[str, Any]]:
+    """The rows of all coefficients but intercepts."""
+    left_out = _intercepts(posterior)
+    return [row for j, row in enumerate(posterior.summary(level)) if j not in left_out]
+
+
 def _words_on_intervals(found: Findings) -> Iterator[str]:
-    rows = found.posterior.summary(found.level)
-    clear = sum(row["low"] > 0 or row["high"] < 0 for row in rows[1:])
-    yield (
-        f"{clear} of {len(rows) - 1} coefficients are clear from 0: their {100 * found.level:g} % intervals exclude 0. "
-        "An effect of a column is conditional on the other columns; it is not evidence of a cause."
-    )
-    if forest.lacks_noise(found.posterior):
+    rows, intercepts = _effects(found.posterior, found.level), len(_intercepts(found.posterior))
+    clear = sum(row["low"] > 0 or row["high"] < 0 for row in rows)
+    besides = f" besides the intercept{'s' * (intercepts > 1)}" if intercepts else ""
+    words = f"{clear} of {len(rows)} coefficients{besides} are clear from 0: their {100 * found.level:g} % intervals"
+    if found.posterior.link in LINKS:
+        cause = " An effect of a column is conditional on the other columns; it is not evidence of a cause."
+    else:
+        cause = ""
+    yield f"{words} exclude 0.{cause}"
+    if forest.lacks_noise(found.posterior.plan):
         yield "Intervals LEAVE OUT the privacy noise: they are too narrow."
 
 
 def _forest_words(found: Findings) -> str:
-    count = len(found.posterior.summary()) - 1
+    count = len(_effects(found.posterior))
     most = f" Shown: the {figures.MOST_ROWS} of {count} clearest from 0." if count > figures.MOST_ROWS else ""
     return (
         f"Points: posterior means; lines: {100 * found.level:g} % intervals. Effects of numbers are for the change in "
@@ -331,13 +404,13 @@ def _coefficients(found: Findings) -> dict[str, Any]:
         "head": HEADERS,
         "rows": [(row["name"], *cells(row)) for row in rows],
         "clear": [row["low"] > 0 or row["high"] < 0 for row in rows],
-        "caption": f"{intervals(found.posterior, found.level)}; bold if the interval excludes 0",
+        "caption": f"{intervals(found.posterior.plan, found.level)}; bold if the interval excludes 0",
     }
 
 
-def intervals(posterior: Posterior, level: float) -> str:
+def intervals(plan: Mapping[str, Any], level: float) -> str:
     """The meaning of the columns low and high."""
-    noise = " that leave out the privacy noise" if forest.lacks_noise(posterior) else ""
+    noise = " that leave out the privacy noise" if forest.lacks_noise(plan) else ""
     return f"low, high: {100 * level:g} % intervals{noise}, in the units of the data"
 
 
@@ -372,11 +445,11 @@ def _public_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     }
 
 
-def _released_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    found = result.get("released")
+def _released_scores(every: Findings) -> Iterator[dict[str, Any]]:
+    found, sites = every.result.get("released"), every.result.get("site_count", 1)
     if found is None:
         return
-    part: dict[str, Any] = {"title": "On records that sites held out"}
+    part: dict[str, Any] = {"title": "On records that sites held out" if sites > 1 else "On held-out records"}
     if "note" in found:
         yield part | {"words": [f"{found['note']}.".capitalize()]}
         return
@@ -384,10 +457,12 @@ def _released_scores(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         (f"{row['low']:.1f} to {row['high']:.1f}", *(f"{row[name]:.3f}" for name in _BIN))
         for row in found["calibration"]
     ]
+    what = "person's id" if every.statement.get("unit") == "person" else "record's content"
+    paid = "each site pays for them" if sites > 1 else "part of the budget pays for them"
     yield part | {
         "words": [
-            "Scores on a fifth of the records on average, chosen by a hash of each record's content. The sums are "
-            "released with noise, and each site pays for them. A record's log-likelihood counts as at least "
+            f"Scores on a fifth of the records on average, chosen by a hash of each {what}. The sums are "
+            f"released with noise, and {paid}. A record's log-likelihood counts as at least "
             f"{found['least_log_likelihood']:g}."
         ],
         "head": ("score", "value", "sd of the noise"),

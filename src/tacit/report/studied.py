@@ -15,6 +15,7 @@ from rich.text import Text
 from tacit.privacy.statement import rounded_up
 from tacit.report import findings, page
 from tacit.report.figures import SCORES
+from tacit.report.terminal import coefficients, released_scores
 
 if TYPE_CHECKING:  # it loads JAX, which should load while progress is shown
     from tacit.study.coordinator import StudyResult
@@ -54,7 +55,7 @@ def write(out: Path, found: "StudyResult", about: Mapping[str, Any], test_record
 
 
 def show(out: Path, result: Mapping[str, Any]) -> None:
-    """Print the sites, the scores and where the files are."""
+    """Print the sites, the coefficients, the scores, the guarantee and where the files are."""
     console, sites = Console(), result["sites"]
     console.print(Text(page.title(result)), style="bold")  # not the table's own, which breaks at its width
     table = Table()
@@ -73,7 +74,12 @@ def show(out: Path, result: Mapping[str, Any]) -> None:
         lines[MOST_PRINTED:] = [f"{len(lines) - MOST_PRINTED} more sites refused; result.json has their reasons"]
     if result.get("tolerance"):
         lines.append(f"{result['tolerance']} {findings.dropped(result)}")
-    lines += [*page.remarks(result), *_scores(result)]
+    lines += page.remarks(result)
+    if any(row["updates"] for row in sites):  # else the posterior is the prior
+        console.print(Text("\n".join(lines)), end="\n" if lines else "")
+        console.print(coefficients(result, result["plan"]))
+        lines = []
+    lines += [*_scores(result), *_promise(result)]
     if result["randomness"] == "seeded":
         lines.append(
             "Randomness: SEEDED. Whoever knows or guesses the seed can remove the noise. For simulations only."
@@ -90,6 +96,16 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     return [row["name"], spent, epsilon, f"{row['delta']:g}", str(row["updates"])]
 
 
+def _promise(result: Mapping[str, Any]) -> list[str]:
+    """The guarantee that holds at every site, in a sentence; none without privacy, of which `page.remarks` tells."""
+    if result["epsilon"] is None:
+        return []
+    unit, found = result["plan"]["unit"], f"(ε = {rounded_up(result['epsilon'])}, δ = {result['delta']!r})"
+    where = " at every site" if unit != "site" and result["sites"][1:] else ""
+    own = " statement.txt has each site's own guarantee." if where else ""
+    return [f"This result is {found}-differentially private for each {unit}{where}.{own}"]
+
+
 def _scores(result: Mapping[str, Any]) -> list[str]:
     """A line for scores on public records and one for released scores."""
     lines, scores, released = [], result["scores"], result["released"]
@@ -97,7 +113,5 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
         words = ", ".join(f"{name} {scores[key]:.4g}" for key, name in SCORES.items() if key in scores)
         lines.append(f"On the public test set ({scores['records']:,} records): {words}")
     if released is not None:
-        rows = [f"{name} {score}{noise and f' ± {noise}'}" for name, score, noise in page.released_scores(released)]
-        words = released.get("note") or f"{', '.join(rows)}; ± is the standard deviation of the noise"
-        lines.append(f"On records that sites held out, released with noise: {words}")
+        lines.append(released_scores(released, result["site_count"]))
     return lines

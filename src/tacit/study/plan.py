@@ -156,8 +156,9 @@ class Plan(Root):
     )
     policy: dict[str, float] | None = setting(
         None,
-        "[policy]: the settings of the policy for this model, as `tacit policy show` prints them; by default tacit's",
-        expected="a table [policy] of settings, as `tacit policy show` prints them",
+        "[policy]: the settings of the policy for this model, as the lines below its name in `tacit policy show`; by "
+        "default tacit's",
+        expected="a table of settings and numbers, as the lines below the model's name in `tacit policy show`",
     )
     clip: float | None = setting(
         None,

@@ -19,6 +19,7 @@ from tacit.basics import durable
 from tacit.links import LINKS
 from tacit.privacy.events import check_number
 
+FROM_LEARNING = "expected a file that 'tacit policy learn' wrote"
 MOST_ROUNDS = 1000
 LEAST_ROUNDS = 5  # with fewer, curvature is released once
 
@@ -124,7 +125,7 @@ class Policy:
     def of(cls, plain: Any) -> "Policy":
         """A policy from plain data, checked: unknown names are refused."""
         if not isinstance(plain, dict) or set(plain) - {"rules", "made"} or not isinstance(plain.get("rules"), dict):
-            raise ValueError("a policy is an object with rules and made; expected a file that tacit policy learn wrote")
+            raise ValueError(f"a policy is an object with rules and made; {FROM_LEARNING}")
         known = {f.name for f in fields(Rule)}
         rules = {}
         for link, settings in plain["rules"].items():
@@ -145,12 +146,12 @@ class Policy:
         """Read a file that `write` made."""
         try:
             return cls.of(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"policy {path} cannot be read: {error}; expected a file of tacit policy learn") from None
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"policy {path} is not JSON: {error}; expected a file of tacit policy learn") from None
+        except OSError as error:
+            raise ValueError(f"policy={path}: {error.strerror}; {FROM_LEARNING}") from None
+        except (json.JSONDecodeError, RecursionError, UnicodeDecodeError):
+            raise ValueError(f"policy={path} is not JSON; {FROM_LEARNING}") from None
         except ValueError as error:
-            raise ValueError(f"policy {path}: {error}") from None
+            raise ValueError(f"policy={path}: {error}") from None
 
     def write(self, path: Path) -> None:
         """Write a small JSON file."""

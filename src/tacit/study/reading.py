@@ -253,6 +253,16 @@ def _canonical(leaf: Any) -> np.ndarray:
     return np.ascontiguousarray(np.where(np.isnan(found), np.nan, found))
 
 
+def _check_arguments(count: int, records: Any) -> None:
+    """Refuse records that are not one array for each argument of a NumPyro model."""
+    found = len(records) if isinstance(records, tuple | list) else 1
+    if found != count:
+        raise ValueError(
+            f"the model takes {count} argument{'s' * (count != 1)} and records have {found}; expected a tuple with an "
+            "array for each"
+        )
+
+
 def check_records(plan: Plan, table: Any) -> None:
     """Refuse records that the model does not allow; the message names no record."""
     if plan.is_table:
@@ -261,6 +271,8 @@ def check_records(plan: Plan, table: Any) -> None:
             raise ValueError(f"records are a {type(table).__name__}; expected a Table for model={plan.model!r}")
         check_target(plan.link, table)
         return
+    if hasattr(plan.model, "example") and not isinstance(table, Table):
+        _check_arguments(len(plan.model.example), table)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in jax.tree.leaves(records_for(plan.model, table))}
     if len(lengths) != 1 or None in lengths:
         raise ValueError(f"records have lengths {sorted(map(str, lengths))}; expected arrays of one common length")

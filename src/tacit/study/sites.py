@@ -72,7 +72,12 @@ def check_sites(plan: Plan, sites: Sequence[Site], is_remote: bool) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"sites={names}; expected names that differ")
     for site in sites:
-        _check_site(plan, site, sites[0])
+        _check_site(plan, site)
+        try:
+            check_records(plan, site.table)
+        except ValueError as error:
+            raise ValueError(f"{site.name}: {error}" if len(sites) > 1 else str(error)) from None
+        _check_same(site, sites[0])
     _check_accounts(plan, sites)
     if plan.unit == "site" and not is_remote and any(size_of(site.table) == 0 for site in sites):
         raise ValueError("a site has no records, and is the unit of privacy; leave it out")
@@ -83,7 +88,7 @@ def check_sites(plan: Plan, sites: Sequence[Site], is_remote: bool) -> None:
     _check_effects(plan, sites)
 
 
-def _check_site(plan: Plan, site: Site, first: Site) -> None:
+def _check_site(plan: Plan, site: Site) -> None:
     if site.name in ("", ".", "..") or any(letter in site.name for letter in "/\\\0"):
         raise ValueError(f"name={site.name!r}; expected a site's name that can name a folder")
     if not site.epsilon > 0:
@@ -103,8 +108,6 @@ def _check_site(plan: Plan, site: Site, first: Site) -> None:
             f"{site.name} has several records of a person; expected unit='person' with most_records, so that all of "
             "them are protected together"
         )
-    check_records(plan, site.table)
-    _check_same(site, first)
 
 
 def _check_same(site: Site, first: Site) -> None:

@@ -27,7 +27,7 @@ CLASSES = "The list of classes is treated as public."
 AS_GIVEN = "Records are used as they are given; earlier processing of them is not covered."
 NOISE_AWARE = "Posterior intervals include the noise that was added to gradients."
 GUESSED = (
-    "Where noise hides the curvature, {share:.0%} of a guess takes its place. Intervals are too narrow where the "
+    "Where noise hides the curvature, {share:.0f} % of a guess takes its place. Intervals are too narrow where the "
     "records say less than the guess."
 )
 SAMPLED = (
@@ -39,7 +39,7 @@ SCORED = (
     "Scores on held-out records, one in {count} on average, {paid}. Which ones are held out depends on each "
     "{unit} alone."
 )
-PAID = "are private releases ({share:.3g}% of the budget)"
+PAID = "are private releases ({share:.3g} % of the budget)"
 FREE = "are the middle and half-width of the bounds, which are public"
 
 
@@ -122,6 +122,6 @@ def _intervals(setup: Setup) -> Iterator[str]:
     if plan.is_natural:
         yield NOISE_AWARE
         if setup.program.rule.shrinkage and setup.is_private:
-            yield GUESSED.format(share=setup.program.rule.shrinkage)
+            yield GUESSED.format(share=100 * setup.program.rule.shrinkage)
     else:
         yield SAMPLED if plan.method_used == "sgld" else NOISE_BLIND

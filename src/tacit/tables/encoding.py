@@ -183,7 +183,7 @@ class OwnTarget:
     """The target of a model of the user's own, in place of a link: public facts say whether it is a label."""
 
     target: TargetKind
-    name = "user-defined"
+    words = "model of your own"
 
     @property
     def is_multiclass(self) -> bool:
@@ -202,12 +202,12 @@ def check_classes(name: str, link: Link | OwnTarget, classes: tuple[str, ...] | 
     """Check the classes as far as possible without records."""
     if link.target.is_number:
         if classes is not None:
-            raise ValueError(f"classes are for a target of labels; that of a {link.name} regression is a number")
+            raise ValueError(f"classes are for a target of labels; that of a {link.words} is a number")
     elif link.is_multiclass:
         if classes is None:
-            raise ValueError(f"a {link.name} regression needs the public classes of {name!r}; give --classes a,b,c")
+            raise ValueError(f"a {link.words} needs the public classes of {name!r}; give --classes a,b,c")
     elif classes is not None and len(classes) != 2:
-        raise ValueError(f"{len(classes)} classes; expected 2 for a {link.name} regression, or --model softmax")
+        raise ValueError(f"{len(classes)} classes; expected 2 for a {link.words}, or --model softmax")
 
 
 def encode_target(
@@ -219,13 +219,13 @@ def encode_target(
     check_classes(name, link, classes)
     if link.target.is_number:
         if not holds_numbers(column):
-            raise ValueError(f"target {name!r} holds text; a {link.name} regression needs numbers")
+            raise ValueError(f"target {name!r} holds text; a {link.words} needs numbers")
         y = _numbers(column)
         if not np.all(np.isfinite(y)):
             raise ValueError(f"target {name!r} has numbers that are not finite; remove those records")
         if not link.target.admits(y):
             raise ValueError(
-                f"target {name!r} has values other than {link.target.expected}, which a {link.name} model needs"
+                f"target {name!r} has values other than {link.target.expected}, which a {link.words} needs"
             )
         return y, None
     labels: tuple[Any, ...] | None = classes

@@ -71,7 +71,8 @@ class Facts:
         unknown = [name for name in plain if name not in dict(_FACTS)]
         if unknown or not isinstance(bounds, dict) or not isinstance(categories, dict):
             odd = next(iter(unknown), "bounds" if not isinstance(bounds, dict) else "categories")
-            raise ValueError(f"{what} has {odd!r}, which is not known in this form; expected {_FACTS_FORM}")
+            above = "; settings of a study stand above all tables" if unknown and what == "facts" else ""
+            raise ValueError(f"{what} has {odd!r}, which is not known in this form; expected {_FACTS_FORM}{above}")
         return cls(
             {
                 name: _ends(

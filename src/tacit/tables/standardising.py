@@ -10,14 +10,14 @@ from jax import Array
 
 from tacit.basics.plain import finite
 from tacit.families import DiagonalGaussian
-from tacit.links import Link
+from tacit.links import INTERCEPT_SD, Link
 from tacit.posterior.posterior import Block, Posterior
 from tacit.posterior.site_effects import BetweenSites
 from tacit.tables.scaling import Range, Scaling
 from tacit.tables.table import Table
 
 Record = tuple[Array, Array]
-PRIOR_DEVIATION, INTERCEPT_SD = 1.0, 5.0  # standard deviations, of coefficients of standardised features
+PRIOR_DEVIATION = 1.0  # of coefficients of standardised features
 REACH_OF_FEATURES = 5.0  # standard deviations: features further out are moved there
 REACH = 2.0  # the longest step in coefficients of standardised features
 
@@ -64,11 +64,17 @@ def check_target(link: Link, table: Table) -> None:
         raise ValueError("the target holds something that is not a number; recode it") from None
     if not np.all(np.isfinite(y)):
         raise ValueError("the target has values that are missing or not finite; remove those records")
+    classes = table.classes
+    if classes is not None and link.target.has_two_classes and len(classes) != 2:
+        raise ValueError(
+            f"classes={classes} for a {link.words}; expected two labels, the one that counts as 0 first, or "
+            "model='softmax'"
+        )
     if link.is_multiclass and table.classes is None:
         raise ValueError(f"model={link.name!r} needs classes=, the public list of classes behind 0, 1, ...")
     if not link.target.admits(y, len(table.classes or ())):
         remedy = ", or use model='softmax'" if link.target.has_two_classes else ""
-        raise ValueError(f"a {link.name} regression's target must be {link.target.expected}; recode it{remedy}")
+        raise ValueError(f"a {link.words}'s target must be {link.target.expected}; recode it{remedy}")
 
 
 def model_of(link: Link, table: Table, sd: float) -> Any:
