@@ -175,6 +175,7 @@ def _draw(rows: list[Row], names: tuple[str, ...]) -> Any:
 # --- Coverage ----------------------------------------------------------------------------------------------------
 
 RECORDS, DIMENSION, LEVEL = {"not private": (30, 100, 1000), "ε = 1": (1000, 5000)}, 4, 0.9
+EXPANSIONS = {"natural": "VI", "ep": "EP", "sep": "SEP"}  # all by natural steps
 KINDS = {"logistic": LogisticRegression, "probit": ProbitRegression}
 
 
@@ -185,7 +186,7 @@ def coverage(quick: bool, seeds: int, track: Track) -> Result:
         for link in KINDS
         for plan, sizes in RECORDS.items()
         for records in (sizes[:1] if quick else sizes)
-        for method in ("vi", "ep", "sep")
+        for method in EXPANSIONS
     ]
     rows: list[Row] = []
     for link, plan, records, method in track(settings):
@@ -197,7 +198,7 @@ def coverage(quick: bool, seeds: int, track: Track) -> Result:
             low, high = posterior.interval(LEVEL)
             held.append(float(np.mean((low <= truth) & (truth <= high))))
             widths.append(float(np.mean(high - low)))
-        row: Row = {"model": link, "plan": plan, "records": records, "method": method.upper(), "epsilon": epsilon}
+        row: Row = {"model": link, "plan": plan, "records": records, "method": EXPANSIONS[method], "epsilon": epsilon}
         row |= {"delta": DELTA, **mean_and_error("coverage", held), **mean_and_error("width", widths)}
         rows.append(row)
     notes = [
@@ -225,7 +226,7 @@ def _draw_coverage(rows: list[Row]) -> Any:
     for axes, link in zip(found, KINDS, strict=True):
         own = [row for row in rows if row["model"] == link]
         places = list(dict.fromkeys((row["plan"], row["records"]) for row in own))
-        for shift, method in enumerate(("VI", "EP", "SEP")):
+        for shift, method in enumerate(EXPANSIONS.values()):
             mine = [row for row in own if row["method"] == method]
             at = [places.index((row["plan"], row["records"])) + 0.15 * (shift - 1) for row in mine]
             errors = [row["coverage_standard_error"] or 0.0 for row in mine]

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -229,14 +230,23 @@ def _sites(
         width = len(str(len(sites)))
         sites = {f"site-{m + 1:0{width}d}": data for m, data in enumerate(sites)}
     if epsilon is None or delta is None:
-        raise ValueError("sites are data without a budget; give epsilon and delta for all of them, or a Site for each")
+        raise ValueError("sites without a budget; give epsilon and delta for all of them, or a Site for each")
+    _check_asked(epsilon, delta)
     persons = groups if isinstance(groups, Mapping) else dict(zip(sites, groups or (), strict=False))
     if groups is not None and set(persons) != set(sites):
         raise ValueError(f"groups are of {sorted(map(str, persons))}; expected those of {', '.join(map(str, sites))}")
     return [
-        Site(str(name), _records(model, data, **facts), float(epsilon), delta, groups=persons.get(name))
+        Site(str(name), _records_of(name, model, data, facts), float(epsilon), delta, groups=persons.get(name))
         for name, data in sites.items()
     ]
+
+
+def _records_of(name: Any, model: Any, data: Any, facts: dict[str, Any]) -> Table | Any:
+    """`_records` of one of many sites, which a refusal names."""
+    try:
+        return _records(model, data, **facts)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _records(
@@ -256,7 +266,10 @@ def _records(
 # --- The ledger of a fit --------------------------------------------------------------------------------------------
 
 
-def _check_asked(epsilon: float, delta: float) -> None:
+def _check_asked(epsilon: Any, delta: Any) -> None:
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not isinstance(value, Real):
+            raise ValueError(f"{name}={value!r}; expected a number")
     check_delta(delta)
     if math.isnan(epsilon) or epsilon <= 0:
         raise ValueError(f"epsilon={epsilon}; expected a number above 0, or infinity for no privacy")

@@ -279,9 +279,21 @@ def _bounds(bounds: Bounds | None, names: tuple[str, ...]) -> tuple[np.ndarray, 
     low, high = np.full(len(names), np.nan), np.full(len(names), np.nan)
     if isinstance(bounds, Mapping):
         for name, pair in bounds.items():
-            low[_place(name, names)], high[_place(name, names)] = pair
+            place = _place(name, names)
+            low[place], high[place] = _pair(f"bounds of {name!r}", pair)
     elif bounds is not None:
-        if len(bounds) != 2:
-            raise ValueError(f"bounds of length {len(bounds)}; expected (low, high) or a dict of such pairs by column")
-        low[:], high[:] = bounds
+        ends = _pair("bounds", bounds)
+        try:
+            low[:], high[:] = ends
+        except (TypeError, ValueError):
+            raise ValueError(f"bounds={bounds!r}; {_PAIRS}, each one number or one for each column") from None
     return low, high
+
+
+_PAIRS = "expected (low, high), or a dict of such pairs by column"
+
+
+def _pair(what: str, ends: Any) -> tuple[Any, Any]:
+    if np.ndim(ends) == 0 or len(ends) != 2:
+        raise ValueError(f"{what} are {ends!r}; {_PAIRS}")
+    return tuple(ends)
