@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # Tests compile far more than they run: compiled without optimisation, and in one part, they take half the time.
 # `make test-all` compiles as users do.
-QUICK  := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+# Each worker has one core: with a pool of two threads XLA for CPUs was seen to wait for ever, all of its threads idle.
+QUICK  := NPROC=1 JAX_CPU_ENABLE_ASYNC_DISPATCH=false XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 # A test that hangs ends its worker, with the stack of every thread, and counts as failed. A lost worker is not
 # replaced: pytest-xdist 3.8 waits for ever for a replacement that is given a single test of a group.
 HANGS  := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
