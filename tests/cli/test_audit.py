@@ -1,6 +1,7 @@
 """`tacit audit`: claim and bound, an exit code of its own for a refuted claim, and refusals in a sentence."""
 
 import json
+import os
 from typing import Any
 
 import jax
@@ -96,3 +97,20 @@ def test_the_command_deletes_a_row_of_the_study_s_own_file(run, tmp_path):
     assert (result["subject"], result["canary"]) == ("row 7 of south in study.toml", "row")
     assert result["claimed_epsilon"] == pytest.approx(1, abs=0.01)
     assert not list(tmp_path.glob("**/ledger.sqlite")), "nothing is charged"
+
+
+def test_the_command_computes_in_one_thread_unless_the_environment_says_otherwise(monkeypatch, tmp_path, run):
+    """With two threads XLA for processors may wait for ever in programs of thousands of runs."""
+    seen = {}
+    for given in (None, "3"):
+        if given is None:
+            monkeypatch.delenv("NPROC", raising=False)
+        else:
+            monkeypatch.setenv("NPROC", given)
+        for command in (
+            ("audit", "nothing"),
+            ("plan", "--records", 0, "--features", 1, "--epsilon", 1, "--delta", 0.1),
+        ):
+            assert run(*command, "--out", tmp_path)[0] == 2
+            seen.setdefault(given, set()).add(os.environ.get("NPROC"))
+    assert seen == {None: {"1"}, "3": {"3"}}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import tacit
-from tacit.cli.checks import check_positive, make_folder
+from tacit.cli.checks import check_positive, compute_in_one_thread, make_folder
 from tacit.cli.options import AUDITED, CANARIES, AsJsonOption, DeltaOption, among
 
 
@@ -54,6 +54,7 @@ def audit(
     from tacit.report import audited
     from tacit.report.progress import watching
 
+    compute_in_one_thread()
     with watching() as watch:
         from tacit.audit import named, studies
 

@@ -1,6 +1,7 @@
 """Checks and output that commands share."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ def check_positive(**given: float | None) -> None:
     for name, number in given.items():
         if number is not None and not 0 < number < float("inf"):
             raise ValueError(f"{name}={number}; expected a finite number above 0")
+
+
+def compute_in_one_thread() -> None:
+    """Let XLA compute in one thread, unless the environment says otherwise. Call it before the first computation.
+
+    Commands that run thousands of studies side by side need it: on processors, XLA (jaxlib 0.10.2) with two threads or
+    more was seen to wait for ever in such a program, with all of its threads idle.
+    """
+    os.environ.setdefault("NPROC", "1")
 
 
 def make_folder(out: Path) -> None:

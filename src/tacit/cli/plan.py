@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.checks import make_folder
+from tacit.cli.checks import compute_in_one_thread, make_folder
 from tacit.cli.options import PLANNED_MODELS, AsJsonOption, DeltaOption, among, either
 
 
@@ -32,6 +32,7 @@ def plan(
     """Forecast what a budget buys, without data: expected accuracy and interval widths, from simulations."""
     from tacit.report.progress import watching
 
+    compute_in_one_thread()
     with watching() as watch:
         from tacit.planning.forecast import Question, forecast
         from tacit.study.policy import Policy

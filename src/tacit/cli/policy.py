@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.checks import show
+from tacit.cli.checks import compute_in_one_thread, show
 from tacit.cli.options import AsJsonOption, kinds
 
 policies = typer.Typer(no_args_is_help=True, help="Policies: learned rules for the settings of fits and studies.")
@@ -35,6 +35,7 @@ def policy_learn(
     """
     from tacit.report.progress import watching
 
+    compute_in_one_thread()
     with watching() as watch:
         from tacit.planning.learning import learn_policy, read_tasks
         from tacit.study.policy import Policy
