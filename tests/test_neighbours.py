@@ -174,23 +174,23 @@ def fits(**given: Any) -> Callable[[Path], Seen]:
 SHORT: dict[str, Any] = {"method": "sgld", "steps": 4}
 FITS: dict[str, Callable[[Path], Seen]] = {
     "logistic": fits(),
-    "linear, with bounds": fits(model="linear", bounds=True),
     "softmax, adaptive": fits(model="softmax", bounds=True, clip="adaptive", steps=3),
     "poisson by sgld": fits(model="poisson", **SHORT),
     "linear, with ranges that are paid": fits(model="linear", rounds=3),
     "scores that are paid": fits(rounds=2, evaluation=0.2),
     "a mixture": functools.partial(own, steps=3),
     "a NumPyro model": functools.partial(own, model="numpyro", steps=3),
-    "an estimator": estimated,
 }
 SLOW_FITS: dict[str, Callable[[Path], Seen]] = {
+    "linear, with bounds": fits(model="linear", bounds=True),
+    "an estimator": estimated,
     "a mixture, adaptive": functools.partial(own, clip="adaptive", steps=3),
     "a mixture by sgld": functools.partial(own, method="sgld", steps=3),
     "a mixture by ep": functools.partial(own, method="ep", steps=3),
     "a logistic model of one's own": functools.partial(own, model="regression"),
     "scales by bounds": fits(bounds=True, scaling="bounds"),
     "probit, adaptive": fits(model="probit", method="vi", clip="adaptive", steps=3),
-    "samples, by Adam": fits(bounds=True, steps=3, sampling_rate=0.5, learning_rate=0.02),
+    "samples, by Adam": fits(bounds=True, method="vi", steps=3, sampling_rate=0.5, learning_rate=0.02),
     "softmax": fits(model="softmax", steps=3),
     "softmax by sgld": fits(model="softmax", **SHORT),
     **{

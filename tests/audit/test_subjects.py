@@ -62,7 +62,10 @@ class Silent(SubsampledGaussian):
         return jax.tree.map(exact, *sums)
 
 
-@pytest.mark.parametrize("settings", [{}, {"model": "linear"}, {"method": "vi", "vi": VISettings(steps=3)}], ids=str)
+LINEAR = pytest.param({"model": "linear"}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("settings", [{}, LINEAR, {"method": "vi", "vi": VISettings(steps=3)}], ids=str)
 def test_what_is_audited_is_what_fit_runs(monkeypatch, settings):
     # The same records through `fit` and through the audited program, without noise: the same posterior and price.
     monkeypatch.setattr(releases, "SubsampledGaussian", Silent)
@@ -156,6 +159,7 @@ def test_an_outlying_record_is_one_that_no_other_resembles():
     assert wrong.target[0] == 0
 
 
+@pytest.mark.slow
 def test_many_canaries_in_one_run_prove_less_than_the_claim():
     found = studies.once(8.0, DELTA, canaries=300, columns=60, seed=1)
     assert 0.1 < found["lower_bound"] <= found["claimed_epsilon"] <= 8

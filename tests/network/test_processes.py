@@ -65,7 +65,8 @@ def test_secure_sums_between_processes_are_those_of_one_to_the_bit(tmp_path: Pat
     assert result["released"] == json.loads((tmp_path / "one" / "result.json").read_text())["released"]
 
 
-@pytest.mark.parametrize("role", [COORDINATOR, pytest.param("south", marks=pytest.mark.slow)])
+@pytest.mark.slow  # `tests.network.test_channel` has the gate in one process
+@pytest.mark.parametrize("role", [COORDINATOR, "south"])
 def test_a_rogue_with_a_true_certificate_gets_nothing_but_what_a_study_is(tmp_path: Path, role: str):
     """With FLARE's job machinery it ran its own code at a site, read any file of it, and deleted its folders."""
     with Consortium(tmp_path / "all") as all:  # east never comes, so no study begins

@@ -32,6 +32,7 @@ def batch() -> Batch:
     return Batch.of("logistic", [simulate(TASK, seed, 400) for seed in range(2)])
 
 
+@pytest.mark.slow
 def test_a_trial_is_what_fit_does(batch):
     """Log-likelihoods of 12 runs each way, on one task: means within four standard errors (1e-4)."""
     data = simulate(TASK, 0, 400)
@@ -188,6 +189,7 @@ is_public = true
 """
 
 
+@pytest.mark.slow
 def test_tasks_of_a_file_and_the_command_that_learns_on_them(tmp_path, run):
     data = simulate(TASK, 5, 0).table
     rows = [

@@ -62,6 +62,7 @@ def test_site_effects_need_three_sites_and_columns_that_exist() -> None:
 # --- What is charged, and what survives --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_site_effects_are_charged_release_by_release_as_a_study_without_them(tmp_path: Path) -> None:
     for name, plan in (("with", PLAN), ("without", PLAN.replace(site_effects=[]))):
         federate(plan, make_sites(), out=tmp_path / name, insecure_seed=1)
